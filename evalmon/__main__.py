@@ -1,0 +1,5 @@
+"""Run the command line: ``python -m evalmon``."""
+
+from evalmon.cli import main
+
+main()

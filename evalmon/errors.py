@@ -1,0 +1,91 @@
+"""The exceptions evalmon and its trainer raise on purpose.
+
+::
+
+    EvalmonError
+    ├── ConfigError       a setting, option, task or name that is not valid       -> exit 2
+    ├── DataError         text, token files, logs or id logs that cannot be used  -> exit 2
+    │   └── FetchError    data that had to be fetched and could not be            -> exit 4
+    ├── CheckpointError   a run or checkpoint missing, torn or misshaped -> exit 2
+    ├── EvaluationError   one evaluator could not score one checkpoint            -> stored
+    ├── DeliveryError     a sink could not hand an alert over                     -> stored, retried
+    ├── TrainingError     the trainer had to stop (non-finite loss)               -> exit 1
+    └── StoreError        the results store cannot be opened, read or written     -> exit 4
+
+Every message names the file or setting, the value found, what was expected and
+what to do next. A foreign exception is wrapped once, in the file that owns the
+foreign library.
+"""
+
+from typing import ClassVar
+
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "DeliveryError",
+    "EvalmonError",
+    "EvaluationError",
+    "FetchError",
+    "StoreError",
+    "TrainingError",
+]
+
+
+class EvalmonError(Exception):
+    """Base of every error raised on purpose.
+
+    Example:
+        >>> DataError("tokens.npy: 10 bytes, not a multiple of 4").exit_code
+        2
+    """
+
+    exit_code: ClassVar[int] = 4
+
+
+class ConfigError(EvalmonError):
+    """A setting, option, task or name is not valid."""
+
+    exit_code = 2
+
+
+class DataError(EvalmonError):
+    """Text, token files, logs or id logs cannot be used as they are."""
+
+    exit_code = 2
+
+
+class FetchError(DataError):
+    """Data that had to be fetched could not be had."""
+
+    exit_code = 4
+
+
+class CheckpointError(EvalmonError):
+    """A run directory or checkpoint is missing, unfinished, torn or misshaped."""
+
+    exit_code = 2
+
+
+class EvaluationError(EvalmonError):
+    """One evaluator could not score one checkpoint."""
+
+    exit_code = 4
+
+
+class DeliveryError(EvalmonError):
+    """A sink could not hand an alert over."""
+
+    exit_code = 4
+
+
+class TrainingError(EvalmonError):
+    """The trainer had to stop: the loss or a gradient is not finite."""
+
+    exit_code = 1
+
+
+class StoreError(EvalmonError):
+    """The results store cannot be opened, read or written."""
+
+    exit_code = 4

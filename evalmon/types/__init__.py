@@ -1,0 +1,52 @@
+"""Every value that crosses a module of evalmon, and the run directory's file forms.
+
+A **run directory** is the only thing trainer and monitor share::
+
+    RUN/
+      run.json          RunDescription, written before step 1
+      log.jsonl         one JSON object a line: events start, step, checkpoint, end
+      ids.bin           the id log: ID_LOG_MAGIC, then records of ID_LOG_RECORD
+      checkpoints/N/    Orbax checkpoint after N optimizer updates (0 = untrained)
+      STOP              created by anyone: the trainer checkpoints and ends cleanly
+
+Units are suffixes of the names: ``_nats`` (per token), ``_bpb`` (bits per UTF-8
+byte), ``_acc`` (fraction), ``_tokens`` (trained on, padding excluded).
+"""
+
+from evalmon.types.run import ID_LOG_MAGIC, ID_LOG_RECORD, RUN_FORMAT, CheckpointRef, RunDescription
+from evalmon.types.scores import (
+    Evaluation,
+    Failure,
+    MetricIdentity,
+    ProbeResult,
+    Score,
+    ScoreRequest,
+    TokenScores,
+)
+from evalmon.types.series import FloatArray, IntArray, Series, ToleranceBand
+from evalmon.types.verdicts import Alert, AlertStatus, Finding, Json, Verdict, VerdictName
+
+__all__ = [
+    "ID_LOG_MAGIC",
+    "ID_LOG_RECORD",
+    "RUN_FORMAT",
+    "Alert",
+    "AlertStatus",
+    "CheckpointRef",
+    "Evaluation",
+    "Failure",
+    "Finding",
+    "FloatArray",
+    "IntArray",
+    "Json",
+    "MetricIdentity",
+    "ProbeResult",
+    "RunDescription",
+    "Score",
+    "ScoreRequest",
+    "Series",
+    "TokenScores",
+    "ToleranceBand",
+    "Verdict",
+    "VerdictName",
+]

@@ -1,0 +1,149 @@
+"""The run directory: the only thing a trainer and the monitor share."""
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+
+from evalmon.errors import CheckpointError
+
+__all__ = ["ID_LOG_MAGIC", "ID_LOG_RECORD", "RUN_FORMAT", "CheckpointRef", "RunDescription"]
+
+RUN_FORMAT = 1
+"""Version of the run directory's form; a reader refuses any other."""
+
+ID_LOG_MAGIC = b"EVALMON-IDS\x00\x01\x00\x00\x00"
+"""First 16 bytes of ``ids.bin``."""
+
+ID_LOG_RECORD = np.dtype(
+    [("step", "<u4"), ("host", "<u4"), ("instance", "<u8"), ("text_hash", "<u8")]
+)
+"""One instance drawn: the step it is trained in, the host that read it, its global
+index in the source, and 64 bits of BLAKE2b over its little-endian uint32 token ids.
+24 bytes an instance, appended before the step runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunDescription:
+    """What a run is, as its trainer wrote it into ``run.json``.
+
+    Attributes:
+        name: the run's name, unique in a store.
+        path: the run directory.
+        adapter: entry point of group ``evalmon.models`` that rebuilds the model.
+        model: the adapter's own settings (preset, shapes), passed through unread.
+        tokenizer: path of a ``tokenizers`` JSON file, relative to ``path`` or absolute.
+        vocab_size: rows of the embedding (padded).
+        eos_id: token id that ends documents, and the prefix of scored text.
+        sequence_length: tokens an instance.
+        batch_instances: instances a step, over all hosts.
+        planned_steps: steps of the whole schedule.
+        planned_passes: times each instance is meant to be read (1 = one epoch).
+        source_instances: N, the instances in the source.
+        hosts: data-parallel hosts, each with its own loader.
+        loader: name of the loader (``batch_strided`` is the sound one).
+        seed: seed of initialisation and data order.
+        warmup_steps: steps of learning-rate warm-up.
+        recipe: hash of every setting but seed and loader: equal recipes may be compared by level.
+        loss: identity of ``train/ce_nats`` (divisor, whether z-loss is in it).
+        data: folder of the token files.
+        fresh_data: folder of never-consumed token files of the same mix, or None.
+        extra: further facts for a reader (versions, MFU convention).
+    """
+
+    name: str
+    path: Path
+    adapter: str
+    model: dict[str, Any]
+    tokenizer: str
+    vocab_size: int
+    eos_id: int
+    sequence_length: int
+    batch_instances: int
+    planned_steps: int
+    planned_passes: int
+    source_instances: int
+    hosts: int
+    loader: str
+    seed: int
+    warmup_steps: int
+    recipe: str
+    loss: dict[str, Any]
+    data: str
+    fresh_data: str | None = None
+    extra: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens trained on by one optimizer update."""
+        return self.batch_instances * self.sequence_length
+
+    @property
+    def planned_tokens(self) -> int:
+        """Tokens of the whole schedule."""
+        return self.planned_steps * self.tokens_per_step
+
+    def resolve(self, name: str) -> Path:
+        """Return ``name`` as a path, relative names being relative to the run directory."""
+        return self.path / name
+
+    def save(self) -> None:
+        """Write ``run.json`` whole or not at all."""
+        record = {"format": RUN_FORMAT, **asdict(self)}
+        del record["path"]
+        target = self.path / "run.json"
+        partial = target.with_suffix(".json.partial")
+        partial.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        partial.replace(target)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read the description of the run in directory ``path``.
+
+        Raises:
+            CheckpointError: no such directory, no ``run.json``, another format, a
+                field missing or unknown.
+        """
+        file = path / "run.json"
+        if not path.is_dir():
+            raise CheckpointError(
+                f"{path}: no such run directory; give the folder that holds run.json"
+            )
+        try:
+            loaded = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{path}: not a run directory (no run.json); give the folder a trainer wrote"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file}: cannot be read as JSON ({error})") from error
+        record = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+        if record.pop("format", None) != RUN_FORMAT:
+            raise CheckpointError(
+                f"{file}: not run format {RUN_FORMAT}; use the evalmon its trainer was built for"
+            )
+        names = {item.name for item in fields(cls)} - {"path"}
+        unknown = sorted(set(record) - names)
+        missing = sorted(names - set(record) - {"fresh_data", "extra"})
+        if unknown or missing:
+            raise CheckpointError(f"{file}: unknown fields {unknown}, missing fields {missing}")
+        return cls(path=path, **record)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRef:
+    """A committed checkpoint.
+
+    Attributes:
+        run: the run's name.
+        step: optimizer updates completed (0 = untrained).
+        tokens: tokens trained on, from the checkpoint's own record.
+        path: its step directory.
+    """
+
+    run: str
+    step: int
+    tokens: int
+    path: Path
