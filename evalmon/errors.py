@@ -74,9 +74,20 @@ class EvaluationError(EvalmonError):
 
 
 class DeliveryError(EvalmonError):
-    """A sink could not hand an alert over."""
+    """A sink could not hand an alert over.
+
+    Args:
+        message: what the receiver said.
+        retryable: False when another try would meet the same refusal.
+        wait_seconds: how long the receiver asked to be left alone.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, *, retryable: bool = True, wait_seconds: float = 0.0) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+        self.wait_seconds = wait_seconds
 
 
 class TrainingError(EvalmonError):

@@ -13,6 +13,8 @@ Units are suffixes of the names: ``_nats`` (per token), ``_bpb`` (bits per UTF-8
 byte), ``_acc`` (fraction), ``_tokens`` (trained on, padding excluded).
 """
 
+from evalmon.types.documents import Document
+from evalmon.types.repeats import RepeatSummary
 from evalmon.types.run import ID_LOG_MAGIC, ID_LOG_RECORD, RUN_FORMAT, CheckpointRef, RunDescription
 from evalmon.types.scores import (
     Evaluation,
@@ -33,6 +35,7 @@ __all__ = [
     "Alert",
     "AlertStatus",
     "CheckpointRef",
+    "Document",
     "Evaluation",
     "Failure",
     "Finding",
@@ -41,6 +44,7 @@ __all__ = [
     "Json",
     "MetricIdentity",
     "ProbeResult",
+    "RepeatSummary",
     "RunDescription",
     "Score",
     "ScoreRequest",

@@ -173,6 +173,7 @@ class Alert:
         title: one line.
         message: a few lines: run, step, metric, value and next action first.
         verdict: identifier of the verdict when last updated.
+        updated_step: evaluation it was last updated at; an earlier one changes nothing any more.
     """
 
     id: str
@@ -185,3 +186,4 @@ class Alert:
     title: str
     message: str
     verdict: VerdictName
+    updated_step: int = -1
