@@ -27,6 +27,7 @@ from evalmon.types.scores import (
 )
 from evalmon.types.series import FloatArray, IntArray, Series, ToleranceBand
 from evalmon.types.verdicts import Alert, AlertStatus, Finding, Json, Verdict, VerdictName
+from evalmon.types.weights import weights_fingerprint
 
 __all__ = [
     "ID_LOG_MAGIC",
@@ -53,4 +54,5 @@ __all__ = [
     "ToleranceBand",
     "Verdict",
     "VerdictName",
+    "weights_fingerprint",
 ]
