@@ -1,0 +1,227 @@
+"""What verdicts rest on, read from the store and the run directory.
+
+Everything at hand is gathered at once; :class:`Grounds` then tells what of it counts for
+a checkpoint.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from evalmon.audit import id_log
+from evalmon.audit.id_log import IdLog
+from evalmon.config import ComparisonSettings
+from evalmon.errors import DataError
+from evalmon.evidence import TRAIN_METRIC, RunEvidence
+from evalmon.logs import jsonl
+from evalmon.logs.jsonl import RunLog
+from evalmon.store import ProbePoint, Store
+from evalmon.types import CheckpointRef, RunDescription, Series
+
+__all__ = ["Grounds", "GroundsReader", "holdout_metric"]
+
+
+def holdout_metric(name: str) -> str:
+    """Return the metric of a holdout that is laid against train loss.
+
+    Example:
+        >>> holdout_metric("c4_en")
+        'eval/lm/c4_en-validation/ce_nats'
+    """
+    return f"eval/lm/{name}-validation/ce_nats"
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """Everything at hand for judging a run.
+
+    Attributes:
+        run: what the run is.
+        log: its run log.
+        ids: its id log, None without one.
+        holdout: the holdout's scores.
+        identity: fingerprint of what they mean.
+        probes: probe results, by rising step.
+        reference: what the reference left behind, None when the run is judged alone.
+        notes: what could not be read, one sentence each.
+        checkpoints: every checkpoint that was found, by rising step.
+    """
+
+    run: RunDescription
+    log: RunLog
+    ids: IdLog | None
+    holdout: Series
+    identity: str
+    probes: tuple[ProbePoint, ...]
+    reference: RunEvidence | None
+    notes: tuple[str, ...]
+    checkpoints: tuple[CheckpointRef, ...]
+
+    def reaches(self, ref: CheckpointRef) -> bool:
+        """Return whether the run log tells all that led to a checkpoint."""
+        return self.log.ended or self.log.last_step >= max(ref.step, 1)
+
+    def referenced(self, ref: CheckpointRef) -> bool:
+        """Return whether the reference, if there is to be one, covers a checkpoint."""
+        if self.reference is None:
+            return True
+        curves = (self.reference.holdout, self.reference.log.series.get(TRAIN_METRIC))
+        return all(
+            curve is not None and len(curve) > 0 and int(curve.tokens[-1]) >= ref.tokens
+            for curve in curves
+        )
+
+    def probe(self, ref: CheckpointRef) -> ProbePoint | None:
+        """Return the last probe up to a checkpoint."""
+        points = [point for point in self.probes if point.step <= ref.step]
+        return points[-1] if points else None
+
+    def diverged_after(self, ref: CheckpointRef) -> bool:
+        """Return whether training ended in non-finite losses with no checkpoint after them."""
+        last = self.checkpoints[-1].step == ref.step
+        return last and self.log.ended and any(step > ref.step for step, _ in self.log.nonfinite)
+
+    def evidence(self, ref: CheckpointRef) -> RunEvidence:
+        """Return what the run left behind up to a checkpoint."""
+        probe = self.probe(ref)
+        return RunEvidence(
+            run=self.run,
+            log=self.log,
+            holdout=self.holdout.until(ref.step),
+            holdout_identity=self.identity,
+            ids=self.ids,
+            probe=None if probe is None else probe.result,
+            probe_checkpoint=next(
+                (at for at in self.checkpoints if probe and at.step == probe.step), None
+            ),
+        )
+
+    def reference_evidence(self, ref: CheckpointRef) -> RunEvidence | None:
+        """Return what the reference left behind up to the same tokens, nothing later."""
+        if self.reference is None:
+            return None
+        log = self.reference.log
+        series = {metric: _cut(curve, ref.tokens) for metric, curve in log.series.items()}
+        holdout = _cut(self.reference.holdout, ref.tokens)
+        return replace(self.reference, holdout=holdout, log=replace(log, series=series))
+
+
+class GroundsReader:
+    """Reads grounds, a run log only when it has grown.
+
+    Args:
+        run: the run.
+        store: holds its scores, and those of its reference.
+        settings: how it is compared; ``holdout`` names the holdout.
+    """
+
+    def __init__(self, run: RunDescription, store: Store, settings: ComparisonSettings) -> None:
+        self._run, self._store = run, store
+        self._reference, self._metric = settings.reference, holdout_metric(settings.holdout)
+        self._logs: dict[Path, tuple[int, RunLog]] = {}
+        self._size = -1
+
+    def read(self) -> Grounds | None:
+        """Gather what is at hand; None before the run's first holdout score.
+
+        Raises:
+            DataError: the run log is missing or broken.
+        """
+        run = self._run
+        holdout = self._store.series(run.name, self._metric)
+        if holdout is None:
+            return None
+        log = self._log(run)
+        notes: list[str] = []
+        try:
+            ids = id_log.read(run)
+        except DataError as error:
+            ids = None
+            notes.append(f"the id log cannot be used: {error}")
+        return Grounds(
+            run=run,
+            log=log,
+            ids=ids,
+            holdout=holdout,
+            identity=self._identity(run.name),
+            probes=self._store.probes(run.name),
+            reference=self._read_reference(notes) if self._reference else None,
+            notes=tuple(notes),
+            checkpoints=self._store.checkpoints(run.name),
+        )
+
+    def quiet(self) -> bool:
+        """Return whether the run log has not grown since the last call."""
+        size = _size(self._run)
+        before, self._size = self._size, size
+        return size == before != -1
+
+    def ended(self) -> bool:
+        """Return whether the run log says that training has ended.
+
+        Raises:
+            DataError: the run log is missing or broken.
+        """
+        return self._log(self._run).ended
+
+    def reference_goes_on(self) -> bool:
+        """Return whether the reference is still trained or evaluated."""
+        if self._reference not in self._store.runs():
+            return False
+        try:
+            trained = self._log(self._store.describe(self._reference)).ended
+        except DataError:
+            trained = True
+        beats = self._store.heartbeats(self._reference)
+        return not trained or any(beat.alive for beat in beats)
+
+    def _read_reference(self, notes: list[str]) -> RunEvidence:
+        """Return what the reference left behind; one that is not there has no points."""
+        name = self._reference
+        absent = _absent(replace(self._run, name=name), self._metric)
+        if name not in self._store.runs():
+            notes.append(f"the reference run {name!r} is not in the store yet: watch it too")
+            return absent
+        run = self._store.describe(name)
+        try:
+            log = self._log(run)
+        except DataError as error:
+            notes.append(f"the reference's train loss cannot be read: {error}")
+            return absent
+        holdout = self._store.series(name, self._metric)
+        if holdout is None:
+            notes.append(f"the reference run {name!r} has no score of {self._metric} yet")
+            return absent
+        return RunEvidence(run, log, holdout, self._identity(name))
+
+    def _identity(self, run: str) -> str:
+        """Return the fingerprint of what a run's holdout scores mean."""
+        identity = self._store.identity(run, self._metric)
+        return "" if identity is None else identity.fingerprint
+
+    def _log(self, run: RunDescription) -> RunLog:
+        """Read a run log, again only when it has grown."""
+        size = _size(run)
+        if run.path not in self._logs or self._logs[run.path][0] != size:
+            self._logs[run.path] = (size, jsonl.read(run))
+        return self._logs[run.path][1]
+
+
+def _size(run: RunDescription) -> int:
+    """Return the size of a run log in bytes, -1 without one."""
+    path = run.path / jsonl.LOG_NAME
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _cut(curve: Series, tokens: int) -> Series:
+    """Return a curve up to its first point at or after ``tokens``: what interpolation needs."""
+    end = int(np.searchsorted(curve.tokens, tokens, side="left")) + 1
+    return Series(curve.metric, curve.steps[:end], curve.tokens[:end], curve.values[:end])
+
+
+def _absent(run: RunDescription, metric: str) -> RunEvidence:
+    """Return a reference without points."""
+    none = np.empty(0, np.int64)
+    log = RunLog(run.path / jsonl.LOG_NAME, {}, (), 0, None, False, "", "", (), 0)
+    return RunEvidence(run, log, Series(metric, none, none, np.empty(0, np.float64)))
