@@ -17,7 +17,7 @@ demo: $(VENV)/.all  ## Re-enact the incident: train, evaluate, compare, alert (a
 	$(BIN)/evalmon demo --seed $(SEED) --out $(OUT)
 
 dashboard: $(VENV)/.all  ## Open the dashboard on the demo's store (OUT=folder for another).
-	$(BIN)/streamlit run dashboards/app.py --server.headless true --browser.gatherUsageStats false -- --store $(OUT)/evalmon.sqlite
+	$(BIN)/streamlit run dashboards/app.py -- --store $(OUT)/evalmon.sqlite
 
 check: $(VENV)/.check  ## Format, lint, types, import contracts, fast tests.
 	$(BIN)/ruff format --check .
@@ -55,8 +55,8 @@ $(VENV)/.check: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@
 
 $(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch accelerate
 	$(call install,-e '.[test]')
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	@command -v chromium > /dev/null || { $(SUDO) apt-get update -q && $(SUDO) apt-get install -qy chromium fonts-dejavu-core; }
 	@touch $@
 

@@ -1,0 +1,1 @@
+"""The data stream: what a run really read."""

@@ -1,0 +1,210 @@
+"""The command line: every command, and how an error becomes an exit code.
+
+Exit codes: 0 healthy, 1 findings, 2 usage or bad input, 3 not enough data or
+inconclusive, 4 infrastructure. With ``--json`` a command prints one JSON object as its
+last line on standard output; progress and logs go to standard error.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evalmon.errors import ConfigError, EvalmonError
+
+if TYPE_CHECKING:
+    from evalmon.config import Settings
+    from evalmon.store import Store
+    from evalmon.types import RunDescription, Verdict
+
+__all__ = ["main"]
+
+_RUN = click.argument("run", type=click.Path(path_type=Path))
+_CONFIG = click.option(
+    "--config", type=click.Path(path_type=Path), help="Settings (TOML); defaults otherwise."
+)
+_STORE = click.option("--store", default="", help="Results store: path or database URL.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object last.")
+
+
+class _Group(click.Group):
+    """A group whose commands end an EvalmonError as one message and its exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except EvalmonError as error:
+            click.echo(f"Error: {error}", err=True)
+            raise SystemExit(error.exit_code) from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="evalmon")
+def main() -> None:
+    """Tell whether a falling train loss is learning or memorizing."""
+
+
+@main.command()
+@_RUN
+@_CONFIG
+@_STORE
+@click.option("--reference", help="Run of the same store to judge against.")
+@click.option("--profile", help="Profile of the decision rule.")
+@click.option("--once", is_flag=True, help="One pass over what is there, then end.")
+@_JSON
+def watch(
+    run: Path,
+    config: Path | None,
+    store: str,
+    reference: str | None,
+    profile: str | None,
+    once: bool,
+    as_json: bool,
+) -> None:
+    """Score each checkpoint of RUN as it appears; judge and alert until the run ends.
+
+    The exit code is the last verdict's.
+    """
+    from evalmon.monitor import Monitor
+
+    settings = _settings(config, store, reference, profile)
+    description = _run(run)
+    opened = _open(description, settings)
+    try:
+        monitor = Monitor(description, opened, settings)
+        if once:
+            monitor.one_pass()
+        else:
+            monitor.follow()
+        verdict = opened.latest_verdict(description.name)
+    finally:
+        opened.close()
+    _finish(verdict, as_json)
+
+
+@main.command()
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@_CONFIG
+@_STORE
+@_JSON
+def evaluate(checkpoint: Path, config: Path | None, store: str, as_json: bool) -> None:
+    """Score one CHECKPOINT (RUN/checkpoints/STEP) and store the scores."""
+    from evalmon.monitor import Monitor
+
+    if checkpoint.parent.name != "checkpoints" or not checkpoint.name.isdecimal():
+        raise ConfigError(f"{checkpoint}: not a checkpoint; give RUN/checkpoints/STEP")
+    description = _run(checkpoint.parent.parent)
+    settings = _settings(config, store, None, None)
+    opened = _open(description, settings)
+    try:
+        Monitor(description, opened, settings).evaluate_step(int(checkpoint.name))
+        scores = opened.scores(description.name, int(checkpoint.name))
+    finally:
+        opened.close()
+    for score in scores:
+        error = "" if score.stderr is None else f" ± {score.stderr:.4f}"
+        click.echo(
+            f"{score.metric:<52} {score.value:.4f}{error}  ({score.items} items)", err=as_json
+        )
+    if as_json:
+        values = {
+            score.metric: {
+                "value": score.value,
+                "stderr": score.stderr,
+                "items": score.items,
+                "identity": score.identity.fingerprint,
+            }
+            for score in scores
+        }
+        record = {"run": description.name, "step": int(checkpoint.name), "scores": values}
+        click.echo(json.dumps(record, allow_nan=False))
+
+
+@main.command()
+@_RUN
+@_STORE
+@click.option("--out", type=click.Path(path_type=Path), help="HTML page (default RUN/report.html).")
+@click.option("--markdown", is_flag=True, help="Print Markdown instead of plain text.")
+@_JSON
+def report(run: Path, store: str, out: Path | None, markdown: bool, as_json: bool) -> None:
+    """Judge RUN from what is at hand now; print the verdict and write a page.
+
+    The exit code is the verdict's.
+    """
+    from evalmon import report as pages
+    from evalmon.judging import rejudge
+
+    description = _run(run)
+    opened = _open(description, _settings(None, store, None, None))
+    try:
+        verdict = rejudge(description, opened)
+        view = pages.collect(opened, description.name)
+    finally:
+        opened.close()
+    target = out or run / "report.html"
+    target.write_text(pages.html(view), encoding="utf-8")
+    click.echo(pages.markdown(view) if markdown else pages.text(view), err=as_json)
+    click.echo(f"page: {target}", err=True)
+    _finish(verdict, as_json, quiet=True)
+
+
+@main.command()
+@click.option("--seed", default=0, show_default=True, help="Seed of weights and data order.")
+@click.option(
+    "--out",
+    default="demo",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Output folder.",
+)
+def demo(seed: int, out: Path) -> None:
+    """Re-enact the incident: train, evaluate, compare, alert, explain."""
+    from evalmon.demo import run_demo
+
+    raise SystemExit(run_demo(out, seed))
+
+
+def _run(path: Path) -> "RunDescription":
+    """Read the run directory named on the command line."""
+    from evalmon.types import RunDescription
+
+    return RunDescription.load(path.resolve())
+
+
+def _settings(
+    config: Path | None, store: str, reference: str | None, profile: str | None
+) -> "Settings":
+    """Read the settings file, then let options overrule it."""
+    from dataclasses import replace
+
+    from evalmon.config import Settings, load
+
+    settings = load(config) if config else Settings()
+    comparison = settings.comparison
+    if reference is not None:
+        comparison = replace(comparison, reference=reference)
+    if profile is not None:
+        comparison = replace(comparison, profile=profile)
+    return replace(settings, store=store or settings.store, comparison=comparison)
+
+
+def _open(run: "RunDescription", settings: "Settings") -> "Store":
+    """Open the store of the settings, by default the one beside the run."""
+    from evalmon.store import Store
+
+    return Store.open(settings.store or run.path.parent / "evalmon.sqlite")
+
+
+def _finish(verdict: "Verdict | None", as_json: bool, *, quiet: bool = False) -> None:
+    """Print a verdict and end with its exit code."""
+    if verdict is None:
+        click.echo("no checkpoint was judged yet", err=True)
+        raise SystemExit(3)
+    if not quiet:
+        click.echo(f"{verdict.run}: {verdict.verdict}", err=as_json)
+        for reason in verdict.reasons:
+            click.echo(f"  {reason}", err=as_json)
+    if as_json:
+        click.echo(json.dumps(verdict.record(), allow_nan=False))
+    raise SystemExit(verdict.verdict.exit_code)

@@ -1,0 +1,246 @@
+"""The channels of the curve rule: evidence at each evaluation, from it and those before.
+
+All functions are vectorised over evaluations and causal: the value at evaluation k is a
+function of evaluations 0..k. Evidence is of an unmatched drop; the mirrored rule
+passes the same series with its sign changed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from evalmon.detectors.profiles import (
+    BaselineSettings,
+    FastSettings,
+    HoldSettings,
+    LagSettings,
+    LevelSettings,
+    ShiftSettings,
+    SlowSettings,
+)
+from evalmon.types import FloatArray, IntArray
+
+__all__ = [
+    "BoolArray",
+    "Evidence",
+    "Lagged",
+    "baseline_span",
+    "fast",
+    "hold",
+    "lagged",
+    "level",
+    "running_median",
+    "shift",
+    "slow",
+]
+
+BoolArray = NDArray[np.bool_]
+_MEDIAN_VARIANCE = 1.57  # variance of a median of normals over that of their mean, pi / 2
+_ROBUST_SD = 1.4826
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One channel's statistic against its limit.
+
+    Attributes:
+        channel: the channel's name.
+        statistic: [n] value compared.
+        limit: [n] value above which it alarms.
+        ready: [n] whether the channel can judge.
+    """
+
+    channel: str
+    statistic: FloatArray
+    limit: FloatArray
+    ready: BoolArray
+
+    def fires(self, held: BoolArray) -> BoolArray:
+        """Return [n] whether the channel alarms."""
+        return self.ready & ~held & (self.statistic > self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Lagged:
+    """Local mean and noise from the lagged window.
+
+    Attributes:
+        mean: [n] mean x.
+        train: [n] mean train CE.
+        sigma: [n] noise of one x, autocorrelation included.
+    """
+
+    mean: FloatArray
+    train: FloatArray
+    sigma: FloatArray
+
+
+def baseline_span(
+    tokens: IntArray, planned: int, warmup: int, settings: BaselineSettings
+) -> tuple[int, int]:
+    """Return first position of the baseline and the position after its last.
+
+    The second may lie beyond the evaluations at hand: then the baseline is not complete.
+    """
+    begin = max(settings.start_fraction * planned, settings.warmups * warmup)
+    first = int(np.searchsorted(tokens, begin, side="left"))
+    end = int(np.searchsorted(tokens, settings.end_fraction * planned, side="right"))
+    complete = end < len(tokens) or bool(
+        len(tokens) and tokens[-1] >= settings.end_fraction * planned
+    )
+    return first, max(end if complete else len(tokens) + 1, first + settings.evaluations)
+
+
+def running_median(values: FloatArray, window: int) -> FloatArray:
+    """Return [n] median of the last ``window`` values, of fewer at the beginning.
+
+    Example:
+        >>> import numpy as np
+        >>> running_median(np.array([1.0, 5.0, 2.0, 9.0]), 3).tolist()
+        [1.0, 3.0, 2.0, 5.0]
+    """
+    result = values.astype(np.float64)
+    for k in range(min(window - 1, len(values))):
+        result[k] = np.median(values[: k + 1])
+    if window > 1 and len(values) >= window:
+        result[window - 1 :] = np.median(sliding_window_view(values, window), axis=1)
+    return result
+
+
+def hold(train: FloatArray, settings: HoldSettings) -> BoolArray:
+    """Return [n] whether train CE stands out upwards, or did just before.
+
+    Held while T_k exceeds the median of the windows before by more than
+    max(floor, sigmas x sd), for at most ``longest`` windows, and ``after`` more. The sd
+    is 1.4826 x median |difference of neighbors| / sqrt 2, which the spike's own first
+    windows do not widen.
+    """
+    n, width = len(train), settings.history
+    standing_out = np.zeros(n, np.bool_)
+    if n > width:
+        before = sliding_window_view(train, width)[: n - width]
+        spread = _ROBUST_SD * np.median(np.abs(np.diff(before, axis=1)), axis=1) / np.sqrt(2)
+        excess = np.maximum(settings.floor_nats, settings.sigmas * spread)
+        standing_out[width:] = train[width:] > np.median(before, axis=1) + excess
+    held = np.zeros(n, np.bool_)
+    running = quiet = 0
+    for k in range(n):
+        running = running + 1 if standing_out[k] else 0
+        if 0 < running <= settings.longest:
+            held[k], quiet = True, settings.after
+        elif quiet:
+            held[k], quiet = True, quiet - 1
+    return held
+
+
+def lagged(
+    x: FloatArray,
+    train: FloatArray,
+    tokens: IntArray,
+    span: tuple[int, int],
+    planned: int,
+    settings: LagSettings,
+) -> Lagged:
+    """Return mean of x and of T, and the noise of x, in each evaluation's lagged window.
+
+    The noise is the residual spread about a least-squares line, times
+    sqrt((1 + phi) / (1 - phi)) with phi = 1 - sum d^2 / (2 n v), d the differences of
+    neighboring residuals and v their variance. Before the lagged window holds enough
+    evaluations the baseline stands in; before that is complete the values mean nothing.
+    """
+    n = len(x)
+    first, after = span
+    stop = np.searchsorted(tokens, tokens - settings.distance_fraction * planned, side="right")
+    length = settings.distance_fraction + settings.length_fraction
+    start = np.searchsorted(tokens, tokens - length * planned, side="left")
+    start = np.maximum(start, first)
+    thin = stop - start < settings.evaluations
+    start = np.where(thin, min(first, n), start)
+    stop = np.where(thin, min(after, n), stop)
+    count = np.maximum(stop - start, 1)
+
+    def total(values: FloatArray) -> FloatArray:
+        """Sum over each window."""
+        summed = np.concatenate([[0.0], np.cumsum(values)])
+        return summed[stop] - summed[start]
+
+    def neighbors(values: FloatArray) -> FloatArray:
+        """Sum over each window's neighboring pairs; values[i] belongs to (i - 1, i)."""
+        summed = np.concatenate([[0.0], np.cumsum(values)])
+        return summed[stop] - summed[np.minimum(start + 1, stop)]
+
+    t = tokens / planned
+    mean_x, mean_t = total(x) / count, total(t) / count
+    tt = total(t * t) - count * mean_t**2
+    tx = total(t * x) - count * mean_t * mean_x
+    slope = np.divide(tx, tt, out=np.zeros(n), where=tt > 0)
+    rss = np.maximum(total(x * x) - count * mean_x**2 - slope * tx, 0.0)
+    variance = rss / np.maximum(count - 2, 1)
+    dx, dt = np.diff(x, prepend=x[:1]), np.diff(t, prepend=t[:1])
+    squared = neighbors(dx * dx) - 2 * slope * neighbors(dx * dt) + slope**2 * neighbors(dt * dt)
+    ratio = np.divide(squared, 2 * rss, out=np.ones(n), where=rss > 0)
+    phi = np.clip(1.0 - ratio, 0.0, settings.phi_limit)
+    sigma = np.sqrt(variance * (1 + phi) / (1 - phi))
+    return Lagged(mean_x, total(train) / count, np.maximum(sigma, settings.sigma_floor_nats))
+
+
+def fast(
+    x: FloatArray,
+    train: FloatArray,
+    local: Lagged,
+    held: BoolArray,
+    ready_from: int,
+    settings: FastSettings,
+) -> Evidence:
+    """Return the sequential sum S_k = max(0, S_{k-1} + clip((x - m - kappa) / sigma, +-4))."""
+    kappa = np.maximum(settings.tolerance_nats, settings.slope * np.abs(train - local.train))
+    steps = np.clip((x - local.mean - kappa) / local.sigma, -settings.clip, settings.clip)
+    sums = np.zeros(len(x), np.float64)
+    running = 0.0
+    for k in range(ready_from, len(x)):
+        following = max(0.0, running + float(steps[k]))
+        running = min(running, following) if held[k] else following
+        sums[k] = running
+    ready = np.arange(len(x)) >= ready_from
+    return Evidence("fast", sums, np.full(len(x), settings.threshold), ready)
+
+
+def slow(
+    x: FloatArray,
+    sigma: FloatArray,
+    window: int,
+    span: tuple[int, int],
+    settings: SlowSettings,
+    tolerance: float,
+) -> Evidence:
+    """Return the running median of x against tolerance + z standard errors."""
+    error = sigma * np.sqrt(_MEDIAN_VARIANCE / window + 1 / max(span[1] - span[0], 1))
+    ready = np.arange(len(x)) >= span[1]
+    return Evidence("slow", running_median(x, window), tolerance + settings.z * error, ready)
+
+
+def level(
+    r: FloatArray, sigma: FloatArray, window: int, start: int, settings: LevelSettings
+) -> Evidence:
+    """Return the running median of the raw r, of evaluations from ``start`` on only."""
+    median = np.zeros(len(r), np.float64)
+    median[start:] = running_median(r[start:], window)
+    limit = settings.tolerance_nats + settings.z * sigma * np.sqrt(_MEDIAN_VARIANCE / window)
+    return Evidence("level", median, limit, np.arange(len(r)) >= start + window - 1)
+
+
+def shift(r: FloatArray, noise: FloatArray, start: int, settings: ShiftSettings) -> Evidence:
+    """Return mean of the last r minus median of those before, from ``start`` on only."""
+    n, recent = len(r), settings.recent
+    statistic, limit = np.zeros(n), np.full(n, np.inf)
+    ready = np.zeros(n, np.bool_)
+    for k in range(start + recent, n):
+        past = r[start : k - recent + 1]
+        statistic[k] = r[k - recent + 1 : k + 1].mean() - np.median(past)
+        one = np.hypot(noise[k], settings.holdout_noise_nats)
+        error = one * np.sqrt(1 / recent + _MEDIAN_VARIANCE / len(past))
+        limit[k] = settings.tolerance_nats + settings.z * error
+        ready[k] = len(past) >= settings.earlier and k + 1 >= settings.points
+    return Evidence("shift", statistic, limit, ready)

@@ -1,0 +1,239 @@
+"""What the curve rule reads and what it returns."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evalmon import series
+from evalmon.detectors.profiles import Profile
+from evalmon.types import FloatArray, IntArray, Series
+
+__all__ = ["Alarm", "CurveInputs", "CurveResult", "Plan", "Points", "measure"]
+
+_HOLDOUT_HOLE = 2.0
+_TRAIN_HOLE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class CurveInputs:
+    """The curves of a run and, where there is one, of its reference.
+
+    Attributes:
+        train: per-step train CE of the run, restarts resolved, finite.
+        holdout: holdout CE at its checkpoints.
+        planned_tokens: tokens of the whole schedule.
+        warmup_tokens: tokens of learning-rate warm-up.
+        reference_train: per-step train CE of the reference.
+        reference_holdout: its holdout CE; both or none.
+        same_recipe: same mix, tokenizer, sequence length and loss: levels may be compared.
+    """
+
+    train: Series
+    holdout: Series
+    planned_tokens: int
+    warmup_tokens: int = 0
+    reference_train: Series | None = None
+    reference_holdout: Series | None = None
+    same_recipe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The schedule, and how the run is judged.
+
+    Attributes:
+        planned_tokens: tokens of the whole schedule.
+        warmup_tokens: tokens of warm-up.
+        mode: ``level`` (reference of the same recipe), ``reference`` or ``free``.
+    """
+
+    planned_tokens: int
+    warmup_tokens: int
+    mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """One row an evaluation that can be judged.
+
+    Attributes:
+        steps: [n] steps of the evaluations.
+        tokens: [n] tokens.
+        train: [n] T, median train CE since the evaluation before.
+        holdout: [n] H, holdout CE.
+        train_gap: [n] dT, median difference to the reference's train CE at equal tokens;
+            without a reference zeros.
+        holdout_gap: [n] dH, the same of the holdout.
+        excess: [n] r = dH - dT, in nats; without a reference the median of holdout minus
+            train CE at equal tokens, or H itself where the profile is not centered.
+        noise: [n] standard error of ``excess`` from the spread inside the windows, 0 where
+            they hold one point.
+    """
+
+    steps: IntArray
+    tokens: IntArray
+    train: FloatArray
+    holdout: FloatArray
+    train_gap: FloatArray
+    holdout_gap: FloatArray
+    excess: FloatArray
+    noise: FloatArray
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """The first evaluation at which the rule spoke, in one direction.
+
+    Attributes:
+        index: position among the evaluations judged.
+        step: step of that evaluation.
+        tokens: the same in tokens.
+        channel: ``fast``, ``slow``, ``level`` or ``shift``.
+        magnitude_nats: unmatched drop at the last evaluation (running median).
+        onset_tokens: change point of the unmatched drop; with later evaluations it may
+            be placed better.
+        train_share: part of the change that train loss made, the rest is the holdout's.
+        by_train: whether train loss is said to have made the change.
+        one_evaluation: whether the holdout's part came between two neighboring evaluations.
+        active: whether at least half of it is still there at the last evaluation.
+    """
+
+    index: int
+    step: int
+    tokens: int
+    channel: str
+    magnitude_nats: float
+    onset_tokens: int
+    train_share: float
+    by_train: bool
+    one_evaluation: bool
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CurveResult:
+    """What the curve rule found, with one row an evaluation judged.
+
+    Attributes:
+        mode: ``level``, ``reference`` or ``free``.
+        profile: name of the profile.
+        points: the evaluations.
+        unmatched: [n] unmatched drop r in nats: raw at equal recipes, else against the
+            run's own baseline.
+        low: [n] lower end of its 95 % interval.
+        high: [n] upper end.
+        tolerance: [n] unmatched drop that the profile tolerates, in nats; infinite before
+            it can judge.
+        held: [n] whether a spike held the evidence back.
+        baseline: r that counts as no unmatched drop, in nats; 0 at equal recipes.
+        span: positions of the baseline's first evaluation and of the one after its last.
+        train_baseline: the run's own earlier train CE where there is no reference, else 0.
+        holdout_baseline: the same of the holdout.
+        alarm: first alarm of an unmatched drop, None without.
+        mirrored: first alarm of the opposite sign.
+        enough_data: whether the last evaluation could be judged.
+        reason: why not, or "".
+    """
+
+    mode: str
+    profile: str
+    points: Points
+    unmatched: FloatArray
+    low: FloatArray
+    high: FloatArray
+    tolerance: FloatArray
+    held: "np.ndarray[tuple[int], np.dtype[np.bool_]]"
+    baseline: float
+    span: tuple[int, int]
+    train_baseline: float
+    holdout_baseline: float
+    alarm: Alarm | None
+    mirrored: Alarm | None
+    enough_data: bool
+    reason: str
+
+    @property
+    def onset_tokens(self) -> int | None:
+        """Onset of the alarm, or of the mirrored one, None without."""
+        spoken = self.alarm or self.mirrored
+        return None if spoken is None else spoken.onset_tokens
+
+    @property
+    def channel(self) -> str:
+        """Channel of the alarm, or of the mirrored one, "" without."""
+        spoken = self.alarm or self.mirrored
+        return "" if spoken is None else spoken.channel
+
+
+def measure(inputs: CurveInputs, profile: Profile) -> tuple[Points, str]:
+    """Bring train and holdout of run and reference onto the run's evaluations.
+
+    Args:
+        inputs: the curves.
+        profile: the profile (whether the holdout is centered).
+
+    Returns:
+        The evaluations that can be judged, and why the last one is not among them, or "".
+    """
+    if inputs.reference_train is None or inputs.reference_holdout is None:
+        return _alone(inputs, profile)
+    train = series.gap(inputs.train, inputs.reference_train, longest_gap=_TRAIN_HOLE)
+    holdout = series.gap(inputs.holdout, inputs.reference_holdout, longest_gap=_HOLDOUT_HOLE)
+    own = series.windows(inputs.train, inputs.holdout)
+    paired = series.windows(train, inputs.holdout)
+    reached = np.intersect1d(
+        np.searchsorted(inputs.holdout.steps, holdout.steps), paired.evaluations
+    )
+    if not len(inputs.holdout) or inputs.holdout.steps[-1] not in inputs.holdout.steps[reached]:
+        reference_end = min(
+            int(part.tokens[-1]) if len(part) else 0
+            for part in (inputs.reference_train, inputs.reference_holdout)
+        )
+        reason = f"the reference (up to {reference_end:,} tokens) has no point here"
+    else:
+        reason = ""
+    inside = np.isin(paired.evaluations, reached)
+    medians = series.window_medians(train.steps, train.values, paired)
+    spread = series.noise(train.values, paired)
+    levels = series.window_medians(inputs.train.steps, inputs.train.values, own)
+    holdout_gap = holdout.values[np.isin(holdout.steps, inputs.holdout.steps[reached])]
+    return Points(
+        steps=inputs.holdout.steps[reached],
+        tokens=inputs.holdout.tokens[reached],
+        train=levels[np.isin(own.evaluations, reached)],
+        holdout=inputs.holdout.values[reached],
+        train_gap=medians[inside],
+        holdout_gap=holdout_gap,
+        excess=holdout_gap - medians[inside],
+        noise=spread[inside],
+    ), reason
+
+
+def _alone(inputs: CurveInputs, profile: Profile) -> tuple[Points, str]:
+    """Measure a run without a reference."""
+    holdout, train = inputs.holdout, inputs.train
+    within = series.windows(train, holdout)
+    where, expected = series.align(holdout, train.tokens)
+    centered = Series(
+        train.metric, train.steps[where], train.tokens[where], expected - train.values[where]
+    )
+    own = series.windows(centered, holdout)
+    shared = np.intersect1d(within.evaluations, own.evaluations)
+    kept, kept_own = np.isin(within.evaluations, shared), np.isin(own.evaluations, shared)
+    levels = series.window_medians(train.steps, train.values, within)[kept]
+    between = series.window_medians(centered.steps, centered.values, own)[kept_own]
+    values = holdout.values[shared]
+    judged = len(shared) > 0 and shared[-1] == len(holdout) - 1
+    return Points(
+        steps=holdout.steps[shared],
+        tokens=holdout.tokens[shared],
+        train=levels,
+        holdout=values,
+        train_gap=np.zeros(len(shared)),
+        holdout_gap=np.zeros(len(shared)),
+        excess=between if profile.centered else values,
+        noise=series.noise(centered.values, own)[kept_own],
+    ), "" if judged else "no train loss was logged before the last evaluation"

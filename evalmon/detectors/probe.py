@@ -1,0 +1,53 @@
+"""The seen-against-fresh probe, read: does the model remember what it has trained on?"""
+
+from evalmon.types import CheckpointRef, Finding, ProbeResult
+
+__all__ = ["CONFIRMS_NATS", "confirms", "finding", "refutes"]
+
+CONFIRMS_NATS = 0.02
+"""Memorization is confirmed when the interval lies above, refuted when below."""
+
+
+def confirms(result: ProbeResult) -> bool:
+    """Tell whether the probe confirms memorization."""
+    return result.low_nats > CONFIRMS_NATS
+
+
+def refutes(result: ProbeResult) -> bool:
+    """Tell whether the probe refutes memorization."""
+    return result.high_nats < CONFIRMS_NATS
+
+
+def finding(checkpoint: CheckpointRef, result: ProbeResult) -> Finding | None:
+    """Return a finding when the probe's lower bound exceeds 0.02 nats.
+
+    Args:
+        checkpoint: the checkpoint probed.
+        result: the paired difference with its interval.
+
+    Returns:
+        A finding of kind ``memorization``, or None.
+    """
+    if not confirms(result):
+        return None
+    return Finding(
+        detector="memorization_probe",
+        kind="memorization",
+        run=checkpoint.run,
+        alarm_step=checkpoint.step,
+        alarm_tokens=checkpoint.tokens,
+        onset_tokens=None,
+        channel="",
+        magnitude_nats=result.mean_nats,
+        message=(
+            f"text the run trained on costs {result.mean_nats:.3f} nats less than fresh text of "
+            f"the same mix (95 % interval {result.low_nats:.3f} to {result.high_nats:.3f}, "
+            f"{result.pairs} pairs)"
+        ),
+        evidence={
+            "mean_nats": result.mean_nats,
+            "low_nats": result.low_nats,
+            "high_nats": result.high_nats,
+            "pairs": result.pairs,
+        },
+    )

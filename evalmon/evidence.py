@@ -1,0 +1,185 @@
+"""What a run and its reference left behind, made into a case that can be judged.
+
+The curve rule is applied and repeats are counted here, so that a verdict is a pure
+reading of the case.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from evalmon.audit import id_log
+from evalmon.audit.id_log import IdLog
+from evalmon.config import ComparisonSettings
+from evalmon.detectors import unmatched_drop
+from evalmon.detectors.curve import CurveInputs, CurveResult
+from evalmon.detectors.profiles import profile_named
+from evalmon.logs.jsonl import RunLog
+from evalmon.types import CheckpointRef, ProbeResult, RepeatSummary, RunDescription, Series
+
+__all__ = ["TRAIN_METRIC", "Case", "RunEvidence", "build_case"]
+
+TRAIN_METRIC = "train/ce_nats"
+"""The train loss that is judged: cross-entropy without z-loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunEvidence:
+    """What one run left behind, up to the evaluation judged.
+
+    Attributes:
+        run: what the run is.
+        log: its run log.
+        holdout: holdout CE at its checkpoints; the last one is judged.
+        holdout_identity: fingerprint of that metric's identity, "" if not known.
+        ids: its id log, None when there is none.
+        probe: result of the seen-against-fresh probe, None without.
+        probe_checkpoint: the checkpoint it was taken at.
+        tasks: what the task accuracies say against the reference: ``gain``, ``loss``,
+            ``equivalent``, ``inconclusive``, or "" when not compared.
+    """
+
+    run: RunDescription
+    log: RunLog
+    holdout: Series
+    holdout_identity: str = ""
+    ids: IdLog | None = None
+    probe: ProbeResult | None = None
+    probe_checkpoint: CheckpointRef | None = None
+    tasks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything a verdict rests on.
+
+    Attributes:
+        run: the run's name.
+        step: evaluation judged.
+        tokens: the same in tokens.
+        tokens_per_step: tokens trained on by one step.
+        curve: result of the curve rule.
+        reference: name of the reference, None when judged alone.
+        repeats: counts of the id log, None without one.
+        probe: the probe's result, None without.
+        probe_checkpoint: where it was taken.
+        ids_fingerprint: fingerprint of the id log's records up to there, None without a log.
+        tasks: see RunEvidence.
+        nonfinite: (step, metric) of logged values that were not finite.
+        incomparable: why a reference that was asked for could not be used, one a reason.
+        gap_nats: profile's margin for calling run and reference different.
+        epoch_tokens: tokens of one planned pass, None when it is not known.
+    """
+
+    run: str
+    step: int
+    tokens: int
+    tokens_per_step: int
+    curve: CurveResult
+    reference: str | None = None
+    repeats: RepeatSummary | None = None
+    probe: ProbeResult | None = None
+    probe_checkpoint: CheckpointRef | None = None
+    ids_fingerprint: str | None = None
+    tasks: str = ""
+    nonfinite: tuple[tuple[int, str], ...] = ()
+    incomparable: tuple[str, ...] = ()
+    gap_nats: float = 0.02
+    epoch_tokens: int | None = None
+
+    @property
+    def counted_probe(self) -> ProbeResult | None:
+        """The probe, while the id log it drew from is at hand."""
+        if self.probe is None or self.ids_fingerprint != self.probe.ids_fingerprint:
+            return None
+        return self.probe
+
+
+def build_case(
+    evidence: RunEvidence, settings: ComparisonSettings, reference: RunEvidence | None = None
+) -> Case:
+    """Apply the curve rule and count repeats.
+
+    Args:
+        evidence: what the run left behind.
+        settings: profile, and whether recipes count as equal.
+        reference: what the reference left behind, None to judge the run alone.
+
+    Returns:
+        The case at the last evaluation of the run's holdout series.
+
+    Raises:
+        ConfigError: the profile is unknown.
+    """
+    run, holdout = evidence.run, evidence.holdout
+    profile = profile_named(settings.profile)
+    step = int(holdout.steps[-1]) if len(holdout) else 0
+    incomparable = _incomparable(evidence, reference) if reference else ()
+    used = None if incomparable else reference
+    same = settings.same_recipe
+    if same is None:
+        same = used is not None and used.run.recipe == run.recipe
+    curve = unmatched_drop.detect(
+        CurveInputs(
+            train=_train(evidence).until(step),
+            holdout=holdout,
+            planned_tokens=run.planned_tokens,
+            warmup_tokens=run.warmup_steps * run.tokens_per_step,
+            reference_train=_train(used) if used else None,
+            reference_holdout=used.holdout if used else None,
+            same_recipe=same,
+        ),
+        profile,
+    )
+    ids = evidence.ids.until(step) if evidence.ids else None
+    probed = evidence.probe_checkpoint
+    return Case(
+        run=run.name,
+        step=step,
+        tokens=int(holdout.tokens[-1]) if len(holdout) else 0,
+        tokens_per_step=run.tokens_per_step,
+        curve=curve,
+        reference=used.run.name if used else None,
+        repeats=None
+        if ids is None
+        else id_log.summarize(
+            ids,
+            planned_passes=run.planned_passes,
+            tokens_per_step=run.tokens_per_step,
+            source_instances=run.source_instances,
+        ),
+        probe=evidence.probe,
+        probe_checkpoint=probed,
+        ids_fingerprint=ids.until(probed.step).fingerprint if ids and probed else None,
+        tasks=evidence.tasks,
+        nonfinite=tuple(item for item in evidence.log.nonfinite if item[0] <= step),
+        incomparable=incomparable,
+        gap_nats=profile.gap_nats,
+        epoch_tokens=run.source_instances * run.sequence_length,
+    )
+
+
+def _train(evidence: RunEvidence) -> Series:
+    """Return the run's train loss, empty before its first step."""
+    return evidence.log.series.get(TRAIN_METRIC) or Series(
+        TRAIN_METRIC, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64)
+    )
+
+
+def _incomparable(evidence: RunEvidence, reference: RunEvidence) -> tuple[str, ...]:
+    """Return why the curves of two runs must not be laid over each other."""
+    reasons: list[str] = []
+    loss, other = evidence.run.loss, reference.run.loss
+    fields = sorted(key for key in {*loss, *other} if loss.get(key) != other.get(key))
+    reasons.extend(
+        f"{TRAIN_METRIC} differs from {reference.run.name}'s in {key!r}: {loss.get(key)!r} against "
+        f"{other.get(key)!r}"
+        for key in fields
+    )
+    mine, theirs = evidence.holdout_identity, reference.holdout_identity
+    if mine and theirs and mine != theirs:
+        reasons.append(
+            f"{evidence.holdout.metric} means something else for {reference.run.name} (identity "
+            f"{theirs}, here {mine}): score both with the same settings"
+        )
+    return tuple(reasons)

@@ -1,0 +1,1 @@
+"""Training logs of a run, read into series."""

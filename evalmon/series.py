@@ -1,0 +1,172 @@
+"""Pure arithmetic on series: alignment by tokens, windows between evaluations, noise.
+
+Two runs are compared at equal tokens, never at equal steps. Between two points a
+series is taken as linear in the logarithm of tokens; it says nothing outside its
+range or across a hole in its points.
+"""
+
+from bisect import insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from evalmon.types import FloatArray, IntArray, Series
+
+__all__ = ["Windows", "align", "gap", "noise", "window_medians", "windows"]
+
+_BLOCK_STEPS = 1000
+_MEDIAN_TO_SD = 1.4826  # of a normal distribution's median absolute value
+_MEDIAN_EXCESS = float(np.sqrt(np.pi / 2))  # standard error of a median over that of a mean
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The train points between each evaluation and the one before it.
+
+    Attributes:
+        evaluations: [n] positions of the evaluations whose window holds a point.
+        start: [n] position of the window's first train point.
+        stop: [n] position after its last.
+    """
+
+    evaluations: IntArray
+    start: IntArray
+    stop: IntArray
+
+    def __len__(self) -> int:
+        return len(self.evaluations)
+
+
+def align(
+    series: Series, tokens: IntArray, *, longest_gap: float | None = None
+) -> tuple[IntArray, FloatArray]:
+    """Read a series at given tokens, linearly in log tokens.
+
+    Args:
+        series: points at distinct, rising tokens.
+        tokens: [m] positions, in any order, >= 0.
+        longest_gap: widest hole that is bridged, in median spacings of the series; None
+            bridges any.
+
+    Returns:
+        Positions in ``tokens`` that the series covers, and its values there.
+
+    Example:
+        >>> import numpy as np
+        >>> points = np.array([99, 9_999])
+        >>> curve = Series("train/ce_nats", points, points, np.array([4.0, 2.0]))
+        >>> where, values = align(curve, np.array([9, 999, 9_999]))
+        >>> where.tolist(), values.round(3).tolist()
+        ([1, 2], [3.0, 2.0])
+    """
+    if not len(series):
+        return np.empty(0, np.int64), np.empty(0, np.float64)
+    known = series.tokens
+    covered = (tokens >= known[0]) & (tokens <= known[-1])
+    if longest_gap is not None and len(known) > 1:
+        spacing = np.diff(known)
+        after = np.searchsorted(known, tokens, side="left").clip(1, len(known) - 1)
+        wide = spacing[after - 1] > longest_gap * np.median(spacing)
+        covered &= ~wide | (known[after] == tokens) | (known[after - 1] == tokens)
+    where = np.flatnonzero(covered)
+    # log1p, because a series may begin at 0 tokens
+    return where, np.interp(np.log1p(tokens[where]), np.log1p(known), series.values)
+
+
+def gap(run: Series, reference: Series, *, longest_gap: float | None = None) -> Series:
+    """Return run minus reference at the run's tokens, where the reference covers them.
+
+    Example:
+        >>> import numpy as np
+        >>> points = np.array([1, 2])
+        >>> low, high = np.array([2.0, 1.5]), np.array([2.25, 2.0])
+        >>> difference = gap(Series("x", points, points, low), Series("x", points, points, high))
+        >>> difference.values.tolist()
+        [-0.25, -0.5]
+    """
+    where, values = align(reference, run.tokens, longest_gap=longest_gap)
+    return Series(run.metric, run.steps[where], run.tokens[where], run.values[where] - values)
+
+
+def windows(train: Series, evaluations: Series) -> Windows:
+    """Return the train points after each evaluation's predecessor up to itself.
+
+    Args:
+        train: train series.
+        evaluations: series whose steps end the windows.
+
+    Returns:
+        One window an evaluation that has train points.
+    """
+    stop = np.searchsorted(train.steps, evaluations.steps, side="right")
+    start = np.concatenate([[0], stop[:-1]]).astype(np.int64)
+    filled = np.flatnonzero(stop > start)
+    return Windows(filled, start[filled], stop[filled].astype(np.int64))
+
+
+def window_medians(steps: IntArray, values: FloatArray, within: Windows) -> FloatArray:
+    """Return the median of each window; of 1,000-step medians where it is longer.
+
+    Args:
+        steps: [m] steps of the train points.
+        values: [m] their values.
+        within: n windows.
+
+    Returns:
+        [n] medians, in the unit of ``values``.
+
+    Example:
+        >>> import numpy as np
+        >>> one = Windows(np.array([0]), np.array([0]), np.array([3]))
+        >>> window_medians(np.array([1, 2, 3]), np.array([3.0, 9.0, 2.0]), one).tolist()
+        [3.0]
+    """
+    result = np.empty(len(within), np.float64)
+    for where, rows in _by_length(within):
+        if rows.shape[1] < 2 * _BLOCK_STEPS:
+            result[where] = np.median(values[rows], axis=1)
+            continue
+        for n, row in zip(where, rows, strict=True):
+            block = (steps[row] - steps[row[0]]) // _BLOCK_STEPS
+            pieces = np.split(values[row], np.flatnonzero(np.diff(block)) + 1)
+            result[n] = np.median([np.median(piece) for piece in pieces])
+    return result
+
+
+def noise(values: FloatArray, within: Windows) -> FloatArray:
+    """Return the standard error of each window's median, from the points seen so far.
+
+    The spread of one point is estimated from differences of neighbors inside windows,
+    which a trend does not enter: 1.4826 x median |difference| / sqrt 2 in each window, and
+    of these the median over this window and all before it.
+
+    Args:
+        values: [m] values, one a train point.
+        within: n windows.
+
+    Returns:
+        [n] standard errors in the unit of ``values``; 0 while no window has held two points.
+    """
+    typical = np.full(len(within), np.nan)  # median |difference|, nowhere in windows of one
+    for where, rows in _by_length(within):
+        if rows.shape[1] > 1:
+            typical[where] = np.median(np.abs(np.diff(values[rows], axis=1)), axis=1)
+    result = np.zeros(len(within), np.float64)
+    seen: list[float] = []
+    for n, count in enumerate(within.stop - within.start):
+        if count > 1:
+            insort(seen, float(typical[n]))
+        if seen:
+            middle = (seen[(len(seen) - 1) // 2] + seen[len(seen) // 2]) / 2
+            excess = _MEDIAN_EXCESS if count > 2 else 1.0
+            result[n] = excess * _MEDIAN_TO_SD * middle / np.sqrt(2 * count)
+    return result
+
+
+def _by_length(within: Windows) -> Iterator[tuple[IntArray, IntArray]]:
+    """Yield windows of one length together: their positions, and [k, length] train points."""
+    counts = within.stop - within.start
+    for count in np.unique(counts):
+        where = np.flatnonzero(counts == count)
+        yield where, within.start[where, None] + np.arange(count)

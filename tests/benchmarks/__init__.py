@@ -1,0 +1,1 @@
+"""Ratios and operating characteristics, each ``python -m tests.benchmarks.NAME``."""

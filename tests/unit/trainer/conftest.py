@@ -1,0 +1,47 @@
+"""Token folders and runs small enough for unit tests."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trainer.data.index import InstanceIndex, TokenFile, TokenFolder
+from trainer.data.source import InstanceSource
+
+MakeFolder = Callable[..., TokenFolder]
+
+
+@pytest.fixture
+def make_folder(tmp_path: Path) -> MakeFolder:
+    """Write a token folder with the given lengths of its files."""
+
+    def make(*lengths: int, vocab_size: int = 64, name: str = "data") -> TokenFolder:
+        path = tmp_path / name
+        path.mkdir()
+        (path / "tokenizer.json").write_text("{}")
+        rng = np.random.default_rng(0)
+        files: list[TokenFile] = []
+        for number, length in enumerate(lengths):
+            tokens = rng.integers(0, vocab_size, length).astype("<u4")
+            tokens.tofile(path / f"s{number}-00000.npy")
+            digest = hashlib.sha256(tokens.tobytes()).hexdigest()
+            files.append(TokenFile(f"s{number}-00000.npy", f"s{number}", length, 1, digest))
+        folder = TokenFolder(path, tuple(files), vocab_size, 0)
+        folder.save()
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def make_source(make_folder: MakeFolder) -> Callable[[int], InstanceSource]:
+    """Write a folder of N instances of 4 tokens and open it."""
+
+    def make(instances: int) -> InstanceSource:
+        half = instances // 2
+        folder = make_folder(half * 4 + 3, (instances - half) * 4 + 1)
+        return InstanceSource(InstanceIndex.build(folder, 4))
+
+    return make

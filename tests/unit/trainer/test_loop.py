@@ -1,0 +1,248 @@
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from evalmon.errors import CheckpointError, DataError, TrainingError
+from evalmon.types import ID_LOG_MAGIC, ID_LOG_RECORD
+from trainer import loop
+from trainer.checkpoint import Checkpoints
+from trainer.config import TrainSettings
+from trainer.data.index import TokenFolder
+from trainer.loop import train
+from trainer.meter import Meter
+from trainer.rundir import Run, create_run, open_run
+from trainer.runlog import RunLog
+from trainer.update import Measures, TrainState, Update
+
+MakeFolder = Callable[..., TokenFolder]
+
+SETTINGS = TrainSettings(
+    preset="1M",
+    steps=6,
+    batch_instances=4,
+    sequence_length=8,
+    hosts=2,
+    loader="batch_strided",
+    seed=1,
+    checkpoint_every=2,
+    learning_rate=0.01,
+    warmup_steps=1,
+)
+
+
+def _stand_in(state: TrainState, tokens: jax.Array) -> tuple[TrainState, Measures]:
+    """Change the state by the batch, in place of an update that takes seconds to compile."""
+    seen = jnp.mean(tokens.astype(jnp.float32))
+    params = jax.tree.map(lambda p: p * 0.9 + seen * 1e-3, state.params)
+    ce = jnp.mean(params["norm"]["scale"])
+    return TrainState(params, state.optimizer), Measures(ce, ce * 0 + 1e-4, ce * 0 + 2.0)
+
+
+_compiled: Update = jax.jit(_stand_in, donate_argnums=0)
+
+
+@pytest.fixture(autouse=True)
+def quick_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out compiling the real update; end-to-end tests make it."""
+    monkeypatch.setattr(loop, "compile_update", lambda *_: _compiled)
+
+
+@pytest.fixture
+def run(make_folder: MakeFolder, tmp_path: Path) -> Run:
+    return create_run(tmp_path / "run", "run", SETTINGS, make_folder(8 * 24).path)
+
+
+def _events(run: Run) -> list[dict[str, Any]]:
+    lines = (run.description.path / "log.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _series(run: Run) -> dict[int, float]:
+    return {e["step"]: e["train/ce_nats"] for e in _events(run) if e["event"] == "step"}
+
+
+def _ids(run: Run) -> np.ndarray:
+    content = (run.description.path / "ids.bin").read_bytes()
+    return np.frombuffer(content[len(ID_LOG_MAGIC) :], ID_LOG_RECORD)
+
+
+def _ticks() -> Iterator[float]:
+    yield from (float(n) for n in range(10**6))
+
+
+def test_a_run_logs_every_step_and_its_committed_checkpoints(run: Run) -> None:
+    clock = _ticks()
+    assert train(run, clock=lambda: next(clock)) == "completed"
+    events = _events(run)
+    assert [e["time"] for e in events] == [float(n) for n in range(len(events))]
+    assert [e["step"] for e in events if e["event"] == "step"] == [1, 2, 3, 4, 5, 6]
+    assert [e["tokens"] for e in events if e["event"] == "step"] == [32 * n for n in range(1, 7)]
+    assert sorted(e["step"] for e in events if e["event"] == "checkpoint") == [0, 2, 4, 6]
+    assert events[0]["event"] == "start"
+    assert events[-1] == {
+        "event": "end",
+        "time": float(len(events) - 1),
+        "step": 6,
+        "tokens": 192,
+        "reason": "completed",
+        "message": "",
+    }
+    step = next(e for e in events if e["event"] == "step")
+    assert set(step) == {
+        "event",
+        "time",
+        "step",
+        "tokens",
+        "train/ce_nats",
+        "train/z_nats",
+        "optim/lr",
+        "optim/grad_norm",
+        "throughput/tokens_per_second",
+        "throughput/mfu",
+    }
+
+
+def test_the_id_log_holds_every_instance_with_its_step_and_host(run: Run) -> None:
+    train(run)
+    ids = _ids(run)
+    assert ids["step"].tolist() == [step for step in range(1, 7) for _ in range(4)]
+    assert ids["host"].tolist() == [0, 0, 1, 1] * 6
+    assert sorted(ids["instance"].tolist()) == list(range(24))
+
+
+def test_a_stop_file_ends_a_run_with_a_checkpoint_and_is_gone_after_resume(run: Run) -> None:
+    stop = run.description.path / "STOP"
+    stop.touch()
+    assert train(run) == "stopped"
+    events = _events(run)
+    assert events[-1]["reason"] == "stopped"
+    assert [e["step"] for e in events if e["event"] == "checkpoint"] == [0, 1]
+    assert train(open_run(run.description.path), resume=True) == "completed"
+    assert not stop.exists()
+    assert sorted(_ids(run)["instance"].tolist()) == list(range(24))
+
+
+def test_stopped_and_resumed_on_other_hosts_a_run_draws_the_same_batches(
+    run: Run, make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    train(run)
+    path = tmp_path / "resumed"
+    other = create_run(path, "resumed", SETTINGS, tmp_path / "data")
+    (path / "STOP").touch()
+    train(other)
+    train(open_run(path, hosts=4), resume=True)
+    for step in range(1, 7):
+        drawn = [_ids(r)["instance"][_ids(r)["step"] == step] for r in (run, other)]
+        assert sorted(drawn[0]) == sorted(drawn[1])
+    starts = [e for e in _events(other) if e["event"] == "start"]
+    assert [(e["segment"], e["resumed_from_step"], e["tokens"]) for e in starts] == [
+        (0, None, 0),
+        (1, 1, 32),
+    ]
+    assert _series(other) == pytest.approx(_series(run), abs=1e-6)
+
+
+def test_a_killed_run_goes_on_from_its_last_commit_to_the_same_end(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(run)
+    killed = create_run(tmp_path / "killed", "killed", SETTINGS, tmp_path / "data")
+
+    def die(meter: Meter, step: int, measures: Measures) -> dict[str, float]:
+        if step == 5:
+            raise KeyboardInterrupt
+        return read(meter, step, measures)
+
+    read = Meter.read
+    with monkeypatch.context() as patch:
+        patch.setattr(Meter, "read", die)
+        with pytest.raises(KeyboardInterrupt):
+            train(killed)
+    with (killed.description.path / "ids.bin").open("ab") as stream:
+        stream.write(b"torn")
+    assert train(open_run(killed.description.path), resume=True) == "completed"
+    assert _series(killed) == _series(run)
+    ids = _ids(killed)
+    assert ids["step"].tolist() == [s for s in (1, 2, 3, 4, 5, 5, 6) for _ in range(4)]
+    last = {step: sorted(ids["instance"][ids["step"] == step][-4:]) for step in range(1, 7)}
+    assert sorted(i for instances in last.values() for i in instances) == list(range(24))
+
+
+def test_a_run_killed_before_its_first_commit_starts_over(run: Run) -> None:
+    assert train(open_run(run.description.path), resume=True) == "completed"
+    assert _events(run)[0]["resumed_from_step"] is None
+
+
+def test_resuming_a_finished_run_changes_nothing_but_the_log(run: Run) -> None:
+    train(run)
+    before = _ids(run).tolist()
+    assert train(open_run(run.description.path), resume=True) == "completed"
+    assert _ids(run).tolist() == before
+    assert _events(run)[-1]["step"] == 6
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_loss_that_is_not_finite_ends_the_run_and_loses_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    steps = iter(range(1, 7))
+
+    def explode(state: TrainState, tokens: jax.Array) -> tuple[TrainState, Measures]:
+        state, measures = _compiled(state, tokens)
+        return state, measures._replace(ce_nats=jnp.float32(value)) if next(
+            steps
+        ) == 4 else measures
+
+    monkeypatch.setattr(loop, "compile_update", lambda *_: explode)
+    with pytest.raises(TrainingError, match="step 4: train/ce_nats is not finite"):
+        train(run)
+    events = _events(run)
+    row = next(e for e in events if e["event"] == "step" and e["step"] == 4)
+    assert (row["train/ce_nats"], row["nonfinite"]) == (None, ["train/ce_nats"])
+    assert (events[-1]["event"], events[-1]["reason"], events[-1]["step"]) == ("end", "failed", 3)
+    assert "is not finite" in events[-1]["message"]
+    assert [e["step"] for e in events if e["event"] == "checkpoint"] == [0, 2]
+    with Checkpoints(run.description.path / "checkpoints") as checkpoints:
+        assert checkpoints.latest == 2
+
+
+def test_a_full_disk_is_a_clear_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(log: RunLog, step: int, tokens: int, values: dict[str, float]) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunLog, "step", full)
+    with pytest.raises(TrainingError, match="free some space, then go on with --resume"):
+        train(run)
+
+
+def test_a_lost_checkpoint_ends_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = Checkpoints.save
+
+    def fail(checkpoints: Checkpoints, state: TrainState, progress: Any) -> Any:
+        if progress["step"] == 4:
+            raise CheckpointError("lost")
+        return save(checkpoints, state, progress)
+
+    monkeypatch.setattr(Checkpoints, "save", fail)
+    with pytest.raises(CheckpointError, match="lost"):
+        train(run)
+    assert sorted(e["step"] for e in _events(run) if e["event"] == "checkpoint") == [0, 2]
+    assert _events(run)[-1]["reason"] == "failed"
+
+
+def test_a_loader_that_ends_early_is_an_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = loop.global_batches
+
+    def short(plan: Any, build: Any) -> Any:
+        return real(replace(plan, planned=12), build)
+
+    monkeypatch.setattr(loop, "global_batches", short)
+    with pytest.raises(DataError, match="ended after step 3 of 6"):
+        train(run)

@@ -1,0 +1,152 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from trainer.model import (
+    Olmo3Config,
+    RMSNorm,
+    attention_mask,
+    bind,
+    initialize,
+    parameter_shapes,
+    rotate,
+)
+
+SMALL = Olmo3Config(
+    vocab_size=50, width=16, layers=5, heads=4, kv_heads=2, head_dim=8, ffn=24, window=3
+)
+
+
+def test_a_window_counts_the_current_token() -> None:
+    assert attention_mask(5, 2).astype(int).tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [0, 1, 1, 0, 0],
+        [0, 0, 1, 1, 0],
+        [0, 0, 0, 1, 1],
+    ]
+
+
+@pytest.mark.parametrize("window", [None, 5, 9])
+def test_a_window_as_long_as_the_text_is_full_attention(window: int | None) -> None:
+    assert attention_mask(5, window).tolist() == np.tril(np.ones((5, 5), bool)).tolist()
+
+
+def test_every_fourth_layer_and_the_last_see_all() -> None:
+    assert [SMALL.sees_all(i) for i in range(5)] == [False, False, False, True, True]
+
+
+def test_query_norm_runs_over_all_heads_at_once() -> None:
+    norm = RMSNorm(8, eps=0.0)
+    normed = norm(jnp.array([1.0, 2, 3, 4, 10, 20, 30, 40]))
+    expected = [0.0514, 0.1028, 0.1542, 0.2055, 0.5138, 1.0277, 1.5415, 2.0553]
+    assert normed.tolist() == pytest.approx(expected, abs=5e-5)
+    norm.scale = nnx.Param(jnp.arange(8.0))
+    weighted = norm(jnp.array([1.0, 2, 3, 4, 10, 20, 30, 40]))
+    assert weighted.tolist() == pytest.approx([e * i for i, e in enumerate(expected)], abs=5e-4)
+
+
+def test_query_and_key_norms_are_as_wide_as_their_projections() -> None:
+    attention = parameter_shapes(SMALL)["layers"]["0"]["self_attn"]
+    assert attention["q_norm"]["scale"].shape == (32,)
+    assert attention["k_norm"]["scale"].shape == (16,)
+
+
+def _rotated(x: np.ndarray, theta: float) -> np.ndarray:
+    """Rotate pair (i, i + D/2) of each head as a complex number, in float64."""
+    _, length, _, width = x.shape
+    half = width // 2
+    turn = np.exp(1j * np.outer(np.arange(length), theta ** (-2 * np.arange(half) / width)))
+    pairs = (x[..., :half] + 1j * x[..., half:]) * turn[None, :, None, :]
+    return np.concatenate([pairs.real, pairs.imag], axis=-1)
+
+
+def test_rotation_agrees_with_complex_numbers() -> None:
+    x = np.random.default_rng(0).normal(size=(2, 40, 3, 8))
+    ours = np.asarray(rotate(jnp.asarray(x, jnp.float32), 500_000.0))
+    assert np.abs(ours - _rotated(x, 500_000.0)).max() < 1e-5
+
+
+def _reference_logits(parameters: dict, tokens: np.ndarray) -> np.ndarray:
+    """The whole model in float64 NumPy, one head and one query at a time."""
+
+    def norm(x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + SMALL.norm_eps) * scale
+
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), parameters)
+    x = p["embed_tokens"]["embedding"][tokens]
+    length, D = tokens.shape[1], SMALL.head_dim
+    for number in range(SMALL.layers):
+        layer = p["layers"][str(number)]
+        a = layer["self_attn"]
+        q = norm(x @ a["q_proj"]["kernel"], a["q_norm"]["scale"])
+        k = norm(x @ a["k_proj"]["kernel"], a["k_norm"]["scale"])
+        v = (x @ a["v_proj"]["kernel"]).reshape(*tokens.shape, SMALL.kv_heads, D)
+        q = _rotated(q.reshape(*tokens.shape, SMALL.heads, D), SMALL.rope_theta)
+        k = _rotated(k.reshape(*tokens.shape, SMALL.kv_heads, D), SMALL.rope_theta)
+        out = np.zeros_like(q)
+        for head in range(SMALL.heads):
+            kv = head // (SMALL.heads // SMALL.kv_heads)
+            for i in range(length):
+                first = 0 if SMALL.sees_all(number) else max(0, i - SMALL.window + 1)
+                s = (k[:, first : i + 1, kv] @ q[:, i, head, :, None])[..., 0] / np.sqrt(D)
+                w = np.exp(s - s.max(-1, keepdims=True))
+                w /= w.sum(-1, keepdims=True)
+                out[:, i, head] = (w[..., None] * v[:, first : i + 1, kv]).sum(1)
+        attended = out.reshape(*tokens.shape, -1) @ a["o_proj"]["kernel"]
+        h = x + norm(attended, layer["post_attention_layernorm"]["scale"])
+        gate, m = h @ layer["mlp"]["gate_proj"]["kernel"], layer["mlp"]
+        inner = gate / (1 + np.exp(-gate)) * (h @ m["up_proj"]["kernel"])
+        inner = inner @ m["down_proj"]["kernel"]
+        x = h + norm(inner, layer["post_feedforward_layernorm"]["scale"])
+    return norm(x, p["norm"]["scale"]) @ p["lm_head"]["kernel"]
+
+
+def test_logits_agree_with_a_plain_implementation() -> None:
+    rng = np.random.default_rng(1)
+    shapes = parameter_shapes(SMALL)
+    parameters = jax.tree.map(lambda s: rng.normal(0.5, 0.5, s.shape).astype(np.float32), shapes)
+    tokens = rng.integers(0, 50, (2, 11))
+    logits = np.asarray(jax.jit(lambda p, t: bind(SMALL, p)(t))(parameters, tokens))
+    reference = _reference_logits(parameters, tokens)
+    assert np.abs(logits - reference).max() < 1e-3 * np.abs(reference).max()
+
+
+def test_a_sliding_layer_forgets_what_left_its_window() -> None:
+    config = Olmo3Config(20, 8, 2, 1, 1, 8, 8, window=2)
+    parameters = initialize(config, 0)
+    attention = jax.jit(lambda p, x: bind(config, p).layers[0].self_attn(x))
+    x = np.random.default_rng(0).normal(size=(1, 6, 8)).astype(np.float32)
+    moved = x.copy()
+    moved[0, 0] += 1.0
+    changed = np.abs(attention(parameters, moved) - attention(parameters, x)).max(-1)[0] > 1e-7
+    assert changed.tolist() == [True, True, False, False, False, False]
+
+
+def test_initial_matrices_are_normal_cut_at_three_deviations_and_norms_one() -> None:
+    config = Olmo3Config(400, 64, 1, 2, 2, 32, 128)
+    parameters = initialize(config, 3)
+    kernel = np.asarray(parameters["lm_head"]["kernel"])
+    assert np.abs(kernel).max() <= 0.06
+    # A normal cut at 3 deviations has 0.98658 of its deviation left.
+    assert kernel.std() == pytest.approx(0.02 * 0.98658, rel=0.01)
+    assert np.all(np.asarray(parameters["norm"]["scale"]) == 1.0)
+
+
+def test_the_seed_alone_decides_the_initial_values() -> None:
+    config = Olmo3Config(30, 8, 1, 1, 1, 8, 8)
+    one, same, other = (initialize(config, seed) for seed in (1, 1, 2))
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), one, same))
+    assert (one["lm_head"]["kernel"] != other["lm_head"]["kernel"]).any()
+
+
+def test_parameters_are_bound_by_layer_number_beyond_ten() -> None:
+    config = Olmo3Config(8, 4, 12, 1, 1, 4, 4)
+    tree = jax.tree.map(lambda s: np.zeros(s.shape, np.float32), parameter_shapes(config))
+    for number in range(12):
+        tree["layers"][str(number)]["mlp"]["up_proj"]["kernel"] += number
+    model = bind(config, tree)
+    held = [float(layer.mlp.up_proj.kernel[0, 0]) for layer in model.layers]
+    assert held == list(range(12))

@@ -1,0 +1,137 @@
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evalmon.errors import CheckpointError, ConfigError, DataError
+from evalmon.types import RunDescription
+from trainer.config import TrainSettings
+from trainer.data.index import TokenFolder
+from trainer.rundir import create_run, open_run
+
+MakeFolder = Callable[..., TokenFolder]
+
+SETTINGS = TrainSettings(
+    preset="tiny",
+    steps=6,
+    batch_instances=8,
+    sequence_length=4,
+    hosts=4,
+    loader="double_shard",
+    seed=3,
+    checkpoint_every=2,
+    learning_rate=0.01,
+    warmup_steps=1,
+)
+
+
+def test_the_description_says_what_the_run_is(make_folder: MakeFolder, tmp_path: Path) -> None:
+    data, fresh = make_folder(120, 43), make_folder(40, name="fresh")
+    run = create_run(tmp_path / "run", "mine", SETTINGS, data.path, fresh.path)
+    description = RunDescription.load(tmp_path / "run")
+    assert description == run.description
+    assert description.source_instances == 40
+    assert description.planned_passes == 2
+    assert description.vocab_size == 128
+    assert description.model["vocab_size"] == 128
+    assert description.loss["z_loss_included"] is False
+    assert description.extra["loader_fault"]
+    assert (description.data, description.fresh_data) == ("../data", "../fresh")
+    assert description.resolve(description.tokenizer).is_file()
+    assert (description.tokens_per_step, description.planned_tokens) == (32, 192)
+
+
+def test_a_run_and_its_data_can_move_together(make_folder: MakeFolder, tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    data = make_folder(160, name="here/data")
+    run = create_run(tmp_path / "here/run", "mine", SETTINGS, data.path)
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    moved = open_run(tmp_path / "there/run")
+    assert moved.settings == run.settings
+    assert moved.source[0]["tokens"].tolist() == run.source[0]["tokens"].tolist()
+
+
+def test_runs_that_differ_in_seed_or_loader_have_one_recipe(
+    make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    data = make_folder(160).path
+    one = create_run(tmp_path / "one", "one", SETTINGS, data)
+    sound = replace(SETTINGS, loader="batch_strided", seed=4)
+    two = create_run(tmp_path / "two", "two", sound, data)
+    assert one.description.recipe == two.description.recipe
+
+
+def test_a_directory_with_a_run_is_not_started_over(
+    make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    data = make_folder(160).path
+    create_run(tmp_path / "run", "mine", SETTINGS, data)
+    with pytest.raises(ConfigError, match="already holds a run; go on with --resume"):
+        create_run(tmp_path / "run", "mine", SETTINGS, data)
+
+
+def test_changed_data_is_refused_at_resume(make_folder: MakeFolder, tmp_path: Path) -> None:
+    data = make_folder(160)
+    create_run(tmp_path / "run", "mine", SETTINGS, data.path)
+    shutil.rmtree(data.path)
+    make_folder(164)
+    with pytest.raises(DataError, match="but the run was started on"):
+        open_run(tmp_path / "run")
+
+
+def test_hosts_may_change_at_resume_and_nothing_else_does(
+    make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    run = create_run(tmp_path / "run", "mine", SETTINGS, make_folder(160).path)
+    again = open_run(tmp_path / "run", hosts=2)
+    assert again.settings == replace(SETTINGS, hosts=2)
+    assert RunDescription.load(tmp_path / "run").hosts == 2
+    assert again.description.recipe == run.description.recipe
+    with pytest.raises(ConfigError, match="--hosts 3"):
+        open_run(tmp_path / "run", hosts=3)
+
+
+def test_what_is_not_a_run_of_this_trainer_is_refused(
+    make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    with pytest.raises(CheckpointError, match=r"no run\.json"):
+        open_run(tmp_path)
+    run = create_run(tmp_path / "run", "mine", SETTINGS, make_folder(160).path)
+    replace(run.description, adapter="other").save()
+    with pytest.raises(CheckpointError, match="written by another trainer"):
+        open_run(tmp_path / "run")
+    replace(run.description, model={"depth": 3}).save()
+    with pytest.raises(ConfigError, match="is not an OLMo 3"):
+        _ = open_run(tmp_path / "run").model
+
+
+def test_bad_tokens_stop_a_run_before_its_directory_is_made(
+    make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    data = make_folder(160).path
+    tokens = np.fromfile(data / "s0-00000.npy", "<u4")
+    tokens[9] = 64
+    tokens.tofile(data / "s0-00000.npy")
+    with pytest.raises(DataError, match="token id 64 at token 9"):
+        create_run(tmp_path / "run", "mine", SETTINGS, data)
+    assert not (tmp_path / "run").exists()
+
+
+def test_less_than_a_batch_and_foreign_fresh_data_are_refused(
+    make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    small, data = make_folder(28, name="small"), make_folder(160)
+    with pytest.raises(DataError, match="fewer than one batch of 8"):
+        create_run(tmp_path / "run", "mine", SETTINGS, small.path)
+    foreign = make_folder(160, vocab_size=63, name="foreign")
+    with pytest.raises(DataError, match="another tokenizer"):
+        create_run(tmp_path / "run", "mine", SETTINGS, data.path, foreign.path)
+
+
+def test_a_directory_that_cannot_be_made_is_named(make_folder: MakeFolder, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match="cannot be written"):
+        create_run(tmp_path / "file/run", "mine", SETTINGS, make_folder(160).path)

@@ -1,0 +1,1 @@
+"""Token files, data order, loaders and the id log."""

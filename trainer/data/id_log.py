@@ -1,0 +1,80 @@
+"""The id log: which instance was read in which step by which host, with its hash.
+
+Source: ``evalmon.types`` fixes the form (16 bytes of magic, then 24-byte records).
+"""
+
+import hashlib
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evalmon.errors import DataError
+from evalmon.types import ID_LOG_MAGIC, ID_LOG_RECORD
+from trainer.data.pipeline import GlobalBatch
+
+__all__ = ["IdLogWriter", "text_hash"]
+
+
+class IdLogWriter:
+    """Appends one record an instance to ``ids.bin``, before the step that trains on it.
+
+    Args:
+        path: the file, made if it is not there. A record cut off by a kill is removed.
+
+    Raises:
+        DataError: the file is not an id log.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._stream = path.open("ab")
+        size = path.stat().st_size
+        with path.open("rb") as existing:
+            magic = existing.read(len(ID_LOG_MAGIC))
+        if magic != ID_LOG_MAGIC[:size]:
+            self._stream.close()
+            raise DataError(
+                f"{path}: starts with {magic!r}, not an id log of this version; move it away"
+            )
+        if size < len(ID_LOG_MAGIC):
+            self._stream.write(ID_LOG_MAGIC[size:])
+            self._stream.flush()
+            return
+        torn = (size - len(ID_LOG_MAGIC)) % ID_LOG_RECORD.itemsize
+        if torn:
+            os.truncate(path, size - torn)
+
+    def append(self, step: int, batch: GlobalBatch) -> None:
+        """Write the instances of ``step`` (1-based) and hand them to the system."""
+        records = np.empty(len(batch.instances), dtype=ID_LOG_RECORD)
+        records["step"] = step
+        records["host"] = batch.hosts
+        records["instance"] = batch.instances
+        records["text_hash"] = [text_hash(tokens) for tokens in batch.tokens]
+        self._stream.write(records.tobytes())
+        self._stream.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stream.close()
+
+
+def text_hash(tokens: NDArray[np.uint32]) -> int:
+    """Return 64 bits of BLAKE2b over the little-endian uint32 ids, read little-endian.
+
+    Example:
+        >>> hex(text_hash(np.array([1, 70000, 5], np.uint32)))
+        '0x8b6d5525f5e20427'
+    """
+    digest = hashlib.blake2b(tokens.astype("<u4").tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

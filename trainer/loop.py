@@ -1,0 +1,164 @@
+"""The training loop."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable
+
+from tqdm import tqdm
+
+from evalmon.errors import DataError, EvalmonError, TrainingError
+from trainer.checkpoint import Checkpoints, Progress
+from trainer.data.id_log import IdLogWriter
+from trainer.data.loaders import find_loader
+from trainer.data.pipeline import ReadPlan, global_batches
+from trainer.flops import find_peak
+from trainer.meter import Meter
+from trainer.rundir import Run
+from trainer.runlog import RunLog
+from trainer.schedule import CosineWithWarmup
+from trainer.sharding import data_mesh, place_batch, place_copies
+from trainer.update import compile_update, fresh_state
+
+__all__ = ["train"]
+
+
+def train(run: Run, *, resume: bool = False, clock: Callable[[], float] = time.time) -> str:
+    """Train to the end of the schedule, or until a file ``STOP`` appears in the run directory.
+
+    Args:
+        run: the run directory.
+        resume: go on from the last committed checkpoint, from step 0 if there is none.
+        clock: seconds since 1970, for the log.
+
+    Returns:
+        ``completed`` or ``stopped``; either way the last step has a committed checkpoint.
+
+    Raises:
+        TrainingError: a loss or gradient is not finite, or a file cannot be written.
+        CheckpointError: a checkpoint cannot be written or read.
+        DataError: the loader ran out of instances.
+    """
+    path = run.description.path
+    try:
+        with (
+            RunLog(path / "log.jsonl", clock) as log,
+            IdLogWriter(path / "ids.bin") as ids,
+            Checkpoints(path / "checkpoints") as checkpoints,
+        ):
+            return _Session(run, log, ids, checkpoints).train(resume=resume)
+    except OSError as error:
+        raise TrainingError(
+            f"{path}: cannot be written ({error}); free some space, then go on with --resume"
+        ) from error
+
+
+class _Session:
+    """One segment of a run: its open files and how far it is."""
+
+    def __init__(self, run: Run, log: RunLog, ids: IdLogWriter, checkpoints: Checkpoints) -> None:
+        self.run, self.log, self.ids, self.checkpoints = run, log, ids, checkpoints
+        self.done = self._progress(0)
+
+    def train(self, *, resume: bool) -> str:
+        """Run the loop; whatever ends it, what is pending is committed and the end is logged."""
+        try:
+            reason = self._update_until_end(resume=resume)
+            self._log_committed(self.checkpoints.wait())
+        except (EvalmonError, OSError) as error:
+            with contextlib.suppress(EvalmonError, OSError):
+                self._log_committed(self.checkpoints.wait())
+            with contextlib.suppress(OSError):
+                self.log.end(self.done["step"], self.done["tokens"], "failed", str(error))
+            raise
+        self.log.end(self.done["step"], self.done["tokens"], reason)
+        return reason
+
+    def _update_until_end(self, *, resume: bool) -> str:
+        """Make the updates; return why there are no more."""
+        settings, stop = self.run.settings, self.run.description.path / "STOP"
+        mesh = data_mesh(settings.batch_instances)
+        schedule = CosineWithWarmup(settings.learning_rate, settings.warmup_steps, settings.steps)
+        state = place_copies(fresh_state(self.run.model, schedule, settings.seed), mesh)
+        if resume:
+            stop.unlink(missing_ok=True)
+        # A run killed before its first commit starts over: its seed gives the same state.
+        resumed = resume and self.checkpoints.latest is not None
+        if resumed:
+            state, self.done = self.checkpoints.restore(state)
+        meter = Meter(self.run, schedule, find_peak(), mesh.size)
+        self.log.start(self.done["tokens"], self.done["step"] if resumed else None, meter.facts)
+        if not resumed:
+            self.checkpoints.save(state, self.done)
+        update = compile_update(self.run, schedule, state, mesh)
+        with tqdm(
+            initial=self.done["step"],
+            total=settings.steps,
+            desc=self.run.description.name,
+            unit="step",
+            disable=None,
+        ) as bar:
+            meter.restart()
+            for batch in global_batches(self._plan(), find_loader(settings.loader).build):
+                now = self._progress(self.done["step"] + 1)
+                self.ids.append(now["step"], batch)
+                state, measures = update(state, place_batch(batch.tokens, mesh))
+                values = meter.read(now["step"], measures)
+                self.log.step(now["step"], now["tokens"], values)
+                _require_finite(now["step"], values)
+                self.done = now
+                stopped = stop.exists()
+                if now["step"] % settings.checkpoint_every == 0 or stopped or self._complete:
+                    self._log_committed(self.checkpoints.save(state, now))
+                self._log_committed(self.checkpoints.poll())
+                bar.set_postfix(ce=f"{values['train/ce_nats']:.3f}", refresh=False)
+                bar.update()
+                if stopped and not self._complete:
+                    return "stopped"
+        if not self._complete:
+            raise DataError(
+                f"loader {settings.loader!r} ended after step {self.done['step']} of "
+                f"{settings.steps}; give more instances"
+            )
+        return "completed"
+
+    @property
+    def _complete(self) -> bool:
+        """Whether the schedule has been run to its end."""
+        return self.done["step"] >= self.run.settings.steps
+
+    def _progress(self, step: int) -> Progress:
+        """Return the progress after ``step`` updates."""
+        settings = self.run.settings
+        return {
+            "step": step,
+            "tokens": step * settings.tokens_per_step,
+            "instances": step * settings.batch_instances,
+        }
+
+    def _plan(self) -> ReadPlan:
+        """Return what is left to read."""
+        settings = self.run.settings
+        return ReadPlan(
+            source=self.run.source,
+            seed=settings.seed,
+            batch_instances=settings.batch_instances,
+            hosts=settings.hosts,
+            consumed=self.done["instances"],
+            planned=settings.steps * settings.batch_instances,
+        )
+
+    def _log_committed(self, committed: Iterable[Progress]) -> None:
+        """Log checkpoints that are on disk for good."""
+        for progress in committed:
+            self.log.checkpoint(progress["step"], progress["tokens"])
+
+
+def _require_finite(step: int, values: dict[str, float]) -> None:
+    """Raise when a value of a step is infinite or not a number."""
+    wrong = [name for name, value in values.items() if not math.isfinite(value)]
+    if wrong:
+        raise TrainingError(
+            f"step {step}: {', '.join(wrong)} is not finite; all checkpoints are from before it. "
+            "Lower --learning-rate, or look at the step's instances in ids.bin"
+        )
