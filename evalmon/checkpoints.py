@@ -173,12 +173,13 @@ def _tokens(path: Path, step: int) -> int | None:
         record = _progress(path, (path / _METADATA).stat().st_mtime_ns)
     except (OSError, ValueError, TypeError):
         return None
-    if set(record) < {"step", "tokens"} or record["step"] != step:
+    tokens = record.get("tokens")
+    if record.get("step") != step or type(tokens) is not int or tokens < 0:
         raise CheckpointError(
             f"{path}: its progress record is {record}, expected step {step} and its tokens; "
             "the folder was renamed or belongs to another run"
         )
-    return int(record["tokens"])
+    return tokens
 
 
 def _saved_fingerprint(path: Path) -> str | None:

@@ -14,7 +14,7 @@ from evalmon.store import Delivery, Store
 __all__ = ["Courier"]
 
 _LEASE_SECONDS = 300.0
-_LONGEST_WAIT = 300.0
+_LONGEST_WAIT_SECONDS = 300.0
 
 
 class Courier:
@@ -69,5 +69,5 @@ class Courier:
     def _store_outcome(self, sink: Sink, outcome: Outcome, due: Sequence[Delivery]) -> None:
         """Store what became of one message."""
         tries = max((d.attempts for d in due if d.alert_id in outcome.alert_ids), default=0)
-        wait = max(outcome.wait_seconds, min(_LONGEST_WAIT, 2.0**tries))
+        wait = max(outcome.wait_seconds, min(_LONGEST_WAIT_SECONDS, 2.0**tries))
         self._store.append_attempt(outcome.alert_ids, sink.key, outcome.status, outcome.error, wait)

@@ -9,7 +9,8 @@
     ├── CheckpointError   a run or checkpoint missing, torn or misshaped -> exit 2
     ├── EvaluationError   one evaluator could not score one checkpoint            -> stored
     ├── DeliveryError     a sink could not hand an alert over                     -> stored, retried
-    ├── TrainingError     the trainer had to stop (non-finite loss)               -> exit 1
+    ├── TrainingError     the trainer had to stop: a loss is not finite           -> exit 1
+    ├── WriteError        a file cannot be written: no space, no permission       -> exit 4
     └── StoreError        the results store cannot be opened, read or written     -> exit 4
 
 Every message names the file or setting, the value found, what was expected and
@@ -29,6 +30,7 @@ __all__ = [
     "FetchError",
     "StoreError",
     "TrainingError",
+    "WriteError",
 ]
 
 
@@ -98,5 +100,11 @@ class TrainingError(EvalmonError):
 
 class StoreError(EvalmonError):
     """The results store cannot be opened, read or written."""
+
+    exit_code = 4
+
+
+class WriteError(EvalmonError):
+    """A file cannot be written: no space left, or no permission."""
 
     exit_code = 4

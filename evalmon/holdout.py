@@ -8,6 +8,7 @@ its own: only C4 is ever called ``c4_en``.
 import gzip
 import hashlib
 import json
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -82,6 +83,7 @@ def read_jsonl(path: Path, name: str, limit: int | None = None) -> Holdout:
         limit: documents read at most, the first ones; None for all.
 
     Raises:
+        ConfigError: ``limit`` below 1.
         DataError: the file is missing, empty, torn or not of that form; file, line and
             value are named.
     """
@@ -92,7 +94,7 @@ def read_jsonl(path: Path, name: str, limit: int | None = None) -> Holdout:
         with _opened(path) as file:
             for number, line in enumerate(islice(file, limit), start=1):
                 documents.append(_document(line, f"{path}, line {number}", number))
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read after {len(documents)} documents "
             f"({getattr(error, 'strerror', None) or error}); give a whole JSON-lines file"

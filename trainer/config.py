@@ -3,9 +3,10 @@
 import difflib
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Self
+from typing import Any, Final, Self, get_args, get_type_hints
 
 from evalmon.errors import ConfigError
 from trainer.data.loaders import find_loader
@@ -65,8 +66,8 @@ class TrainSettings:
         for name, least in lowest.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{_option(name)} {getattr(self, name)}: at least {least}")
-        if not self.learning_rate > 0:
-            raise ConfigError(f"--learning-rate {self.learning_rate}: must be above 0")
+        if not 0 < self.learning_rate < math.inf:
+            raise ConfigError(f"--learning-rate {self.learning_rate}: must be finite and above 0")
         if self.warmup_steps >= self.steps:
             raise ConfigError(
                 f"--warmup-steps {self.warmup_steps}: must be below --steps {self.steps}"
@@ -104,7 +105,8 @@ class TrainSettings:
             place: file they are from, for messages.
 
         Raises:
-            ConfigError: a setting is unknown (the nearest name is suggested) or missing.
+            ConfigError: a setting is unknown (the nearest name is suggested), missing, or of
+                another type.
         """
         names = [item.name for item in fields(cls)]
         for name in record:
@@ -114,6 +116,14 @@ class TrainSettings:
         missing = sorted(set(names) - set(record) - {"instances"})
         if missing:
             raise ConfigError(f"{place}: settings {missing} are missing; was it made by a trainer?")
+        hints = get_type_hints(cls)
+        for name, value in record.items():
+            allowed = get_args(hints[name]) or (hints[name],)
+            if type(value) not in allowed:
+                wanted = " or ".join(kind.__name__ for kind in allowed)
+                raise ConfigError(
+                    f"{place}: setting {name!r} must be {wanted}, got {value!r}; restore the file"
+                )
         return cls(**record)
 
 

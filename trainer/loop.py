@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from tqdm import tqdm
 
-from evalmon.errors import DataError, EvalmonError, TrainingError
+from evalmon.errors import DataError, EvalmonError, TrainingError, WriteError
 from trainer.checkpoint import Checkpoints, Progress
 from trainer.data.id_log import IdLogWriter
 from trainer.data.loaders import find_loader
@@ -35,8 +35,9 @@ def train(run: Run, *, resume: bool = False, clock: Callable[[], float] = time.t
         ``completed`` or ``stopped``; either way the last step has a committed checkpoint.
 
     Raises:
-        TrainingError: a loss or gradient is not finite, or a file cannot be written.
-        CheckpointError: a checkpoint cannot be written or read.
+        TrainingError: a loss or gradient is not finite.
+        WriteError: a file or checkpoint cannot be written.
+        CheckpointError: there is no checkpoint to go on from, or it cannot be read.
         DataError: the loader ran out of instances.
     """
     path = run.description.path
@@ -48,7 +49,7 @@ def train(run: Run, *, resume: bool = False, clock: Callable[[], float] = time.t
         ):
             return _Session(run, log, ids, checkpoints).train(resume=resume)
     except OSError as error:
-        raise TrainingError(
+        raise WriteError(
             f"{path}: cannot be written ({error}); free some space, then go on with --resume"
         ) from error
 

@@ -14,8 +14,6 @@ Source: OLMo-core ``nn/transformer/block.py`` (ReorderedNormTransformerBlock) an
 ``nn/transformer/init.py``; transformers ``models/olmo3``.
 """
 
-# ruff: noqa: F722  jaxtyping writes shapes as strings that are not Python
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias

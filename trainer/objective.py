@@ -1,7 +1,5 @@
 """The training objective: next-token cross-entropy and z-loss, kept apart."""
 
-# ruff: noqa: F722  jaxtyping writes shapes as strings that are not Python
-
 from typing import Final
 
 import jax

@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from evalmon.errors import CheckpointError, ConfigError, DataError
+from evalmon.errors import CheckpointError, ConfigError, DataError, WriteError
 from evalmon.types import RunDescription
 from trainer.config import TrainSettings
 from trainer.data.index import InstanceIndex, TokenFolder
@@ -75,7 +75,7 @@ def create_run(
             description = replace(description, fresh_data=_relative(fresh_data, out))
         description.save()
     except OSError as error:
-        raise DataError(f"{out}: cannot be written ({error}); free some space") from error
+        raise WriteError(f"{out}: cannot be written ({error}); free some space") from error
     return Run(description, settings, source)
 
 
@@ -93,16 +93,21 @@ def open_run(out: Path, hosts: int | None = None) -> Run:
     """
     description = RunDescription.load(out)
     file = str(out / "run.json")
-    if description.adapter != ADAPTER or "settings" not in description.extra:
+    extra = description.extra
+    if (
+        description.adapter != ADAPTER
+        or not isinstance(extra.get("settings"), dict)
+        or not isinstance(extra.get("data_fingerprint"), str)
+    ):
         raise CheckpointError(f"{file}: written by another trainer; resume it there")
-    settings = TrainSettings.from_record(description.extra["settings"], file)
+    settings = TrainSettings.from_record(extra["settings"], file)
     if hosts is not None and hosts != settings.hosts:
         settings = replace(settings, hosts=hosts)
-        extra = {**description.extra, "settings": asdict(settings)}
+        extra = {**extra, "settings": asdict(settings)}
         description = replace(description, hosts=hosts, extra=extra)
         description.save()
     source = _source(_checked_folder(description.resolve(description.data)), settings)
-    expected = description.extra["data_fingerprint"]
+    expected = extra["data_fingerprint"]
     if source.index.fingerprint != expected:
         raise DataError(
             f"{description.resolve(description.data)}: instances are {source.index.fingerprint}, "

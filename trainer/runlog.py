@@ -1,6 +1,6 @@
 """The run log: strict JSON, one object a line, on disk as soon as it is written.
 
-Source: ``docs`` of the run directory in ``evalmon.types``.
+Source: ``evalmon.types`` fixes the form of the run directory.
 """
 
 import json

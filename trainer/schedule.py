@@ -1,7 +1,5 @@
 """The learning rate as a pure function of the step."""
 
-# ruff: noqa: F722  jaxtyping writes shapes as strings that are not Python
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -1,7 +1,5 @@
 """One optimizer update, compiled once."""
 
-# ruff: noqa: F722  jaxtyping writes shapes as strings that are not Python
-
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, cast
 

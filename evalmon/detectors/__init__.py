@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from evalmon.detectors import nonfinite_loss, probe, repeated_instances, unmatched_drop
 from evalmon.detectors.curve import CurveResult
+from evalmon.detectors.profiles import profile_named
 from evalmon.types import CheckpointRef, Finding, ProbeResult, RepeatSummary
 
 __all__ = ["DETECTORS", "Detector", "Observations", "find"]
@@ -46,7 +47,11 @@ DETECTORS: MappingProxyType[str, Detector] = MappingProxyType(
         "repeated_instances": lambda seen: (
             repeated_instances.finding(seen.run, seen.repeats) if seen.repeats else None
         ),
-        "memorization_probe": lambda seen: probe.finding(*seen.probe) if seen.probe else None,
+        "memorization_probe": lambda seen: (
+            probe.finding(*seen.probe, profile_named(seen.curve.profile).probe_nats)
+            if seen.probe
+            else None
+        ),
         "nonfinite_loss": lambda seen: nonfinite_loss.finding(
             seen.run, seen.nonfinite, tokens_per_step=seen.tokens_per_step
         ),

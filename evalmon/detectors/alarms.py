@@ -62,7 +62,7 @@ def first_alarm(
     share, moved, jump = _attribute(points, onset, plan, mirrored=mirrored)
     now = float(np.median(values[max(0, n - _NEAR) :]))
     then = float(np.median(values[max(0, index + 1 - _NEAR) : index + 1]))
-    active = now >= 0.5 * then or any(bool(fires[-1]) for _, fires in firing)
+    active = now >= _HALF * then or any(bool(fires[-1]) for _, fires in firing)
     return Alarm(
         index=index,
         step=int(points.steps[index]),

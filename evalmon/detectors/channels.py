@@ -1,6 +1,6 @@
 """The channels of the curve rule: evidence at each evaluation, from it and those before.
 
-All functions are vectorised over evaluations and causal: the value at evaluation k is a
+All functions are vectorized over evaluations and causal: the value at evaluation k is a
 function of evaluations 0..k. Evidence is of an unmatched drop; the mirrored rule
 passes the same series with its sign changed.
 """

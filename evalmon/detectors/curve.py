@@ -10,7 +10,7 @@ from evalmon.types import FloatArray, IntArray, Series
 
 __all__ = ["Alarm", "CurveInputs", "CurveResult", "Plan", "Points", "measure"]
 
-_HOLDOUT_HOLE = 2.0
+_HOLDOUT_HOLE = 2.0  # median spacings of the reference that are bridged
 _TRAIN_HOLE = 10.0
 
 

@@ -30,7 +30,8 @@ def finding(
     steps = sorted({step for step, metric in nonfinite if metric == _WATCHED})
     if not steps:
         return None
-    more = f" and {len(steps) - 1} later steps" if len(steps) > 1 else ""
+    later = len(steps) - 1
+    more = f" and {later} later step{'s' if later > 1 else ''}" if later else ""
     return Finding(
         detector="nonfinite_loss",
         kind="divergence",

@@ -2,33 +2,39 @@
 
 from evalmon.types import CheckpointRef, Finding, ProbeResult
 
-__all__ = ["CONFIRMS_NATS", "confirms", "finding", "refutes"]
+__all__ = ["REFUTES_NATS", "confirms", "finding", "refutes"]
 
-CONFIRMS_NATS = 0.02
-"""Memorization is confirmed when the interval lies above, refuted when below."""
+REFUTES_NATS = 0.02
+"""Memorization is refuted when the interval lies below."""
 
 
-def confirms(result: ProbeResult) -> bool:
-    """Tell whether the probe confirms memorization."""
-    return result.low_nats > CONFIRMS_NATS
+def confirms(result: ProbeResult, limit_nats: float) -> bool:
+    """Tell whether the probe confirms memorization: its interval lies above the limit.
+
+    Args:
+        result: the paired difference with its interval.
+        limit_nats: the profile's limit; what one pass over text leaves lies below it.
+    """
+    return result.low_nats > limit_nats
 
 
 def refutes(result: ProbeResult) -> bool:
     """Tell whether the probe refutes memorization."""
-    return result.high_nats < CONFIRMS_NATS
+    return result.high_nats < REFUTES_NATS
 
 
-def finding(checkpoint: CheckpointRef, result: ProbeResult) -> Finding | None:
-    """Return a finding when the probe's lower bound exceeds 0.02 nats.
+def finding(checkpoint: CheckpointRef, result: ProbeResult, limit_nats: float) -> Finding | None:
+    """Return a finding when the probe's lower bound exceeds the profile's limit.
 
     Args:
         checkpoint: the checkpoint probed.
         result: the paired difference with its interval.
+        limit_nats: the profile's limit in nats per token.
 
     Returns:
         A finding of kind ``memorization``, or None.
     """
-    if not confirms(result):
+    if not confirms(result, limit_nats):
         return None
     return Finding(
         detector="memorization_probe",
@@ -49,5 +55,6 @@ def finding(checkpoint: CheckpointRef, result: ProbeResult) -> Finding | None:
             "low_nats": result.low_nats,
             "high_nats": result.high_nats,
             "pairs": result.pairs,
+            "limit_nats": limit_nats,
         },
     )

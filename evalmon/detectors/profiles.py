@@ -185,6 +185,7 @@ class Profile:
         slope_low: least slope of holdout on train without a reference.
         slope_high: largest.
         gap_nats: run and reference differ when both losses do by more than this.
+        probe_nats: lower bound of the seen-against-fresh probe that confirms memorization.
     """
 
     name: str
@@ -200,6 +201,7 @@ class Profile:
     slope_low: float
     slope_high: float
     gap_nats: float
+    probe_nats: float
 
 
 _FULL = Profile(
@@ -216,6 +218,7 @@ _FULL = Profile(
     slope_low=0.92,
     slope_high=1.02,
     gap_nats=0.02,
+    probe_nats=0.02,
 )
 
 _LOOSE = replace(
@@ -248,6 +251,7 @@ _SHORT = Profile(
     slope_low=1.0,
     slope_high=1.0,
     gap_nats=0.05,
+    probe_nats=0.25,
 )
 
 PROFILES: MappingProxyType[str, Profile] = MappingProxyType(

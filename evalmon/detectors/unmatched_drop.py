@@ -24,7 +24,7 @@ __all__ = ["detect", "finding", "judge_points"]
 
 _INTERVAL = 1.96
 _CHANNEL_MEANING = {
-    "fast": "sequential sum against the last tenth of the plan",
+    "fast": "sequential sum against a lagged tenth of the plan",
     "slow": "running median against the run's baseline",
     "level": "running median against the reference",
     "shift": "last evaluations against all earlier ones",

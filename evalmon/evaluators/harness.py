@@ -39,7 +39,6 @@ __all__ = [
     "HarnessModel",
     "Scored",
     "known_tasks",
-    "lm_eval_version",
     "load_task",
     "quiet",
     "run",
@@ -227,7 +226,8 @@ def load_task(name: str, shots: int, limit: int | None, data: Path | None) -> Fi
 
     Raises:
         ConfigError: no such task.
-        EvaluationError: its rows cannot be had.
+        DataError: the data folder does not hold its rows.
+        EvaluationError: its items cannot be built.
     """
     overrides: dict[str, Any] = {"task": name, "class": FixedTask, "num_fewshot": shots}
     if data is not None:

@@ -6,7 +6,7 @@ by the same checkpoint. Their mean difference, fresh minus seen, is near 0 for a
 reads each text once and grows when texts come again. Seen instances are drawn in equal
 numbers from strata of age, so that neither the last step nor the far past decides alone.
 
-Source: facts of detection: mean over strata of L(fresh) - L(seen), with a 95 % interval.
+Source: docs/detection.md, which says what the interval has to exceed.
 """
 
 import hashlib

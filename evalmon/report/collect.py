@@ -10,16 +10,14 @@ import numpy as np
 
 from evalmon import bands, series
 from evalmon.errors import EvalmonError
+from evalmon.evidence import TRAIN_METRIC
 from evalmon.logs import jsonl
 from evalmon.metrics import Interval, wilson_interval
 from evalmon.report.view import Curve, Marker, RunView, TaskRow, UnmatchedTrace
 from evalmon.store import Delivery, Store, StoredFailure
 from evalmon.types import CheckpointRef, RunDescription, Score, Series, Verdict
 
-__all__ = ["OVERDUE_SECONDS", "TRAIN_METRIC", "TrainReader", "collect", "train_windows"]
-
-TRAIN_METRIC = "train/ce_nats"
-"""The train loss shown: cross-entropy without z-loss, nats per token."""
+__all__ = ["OVERDUE_SECONDS", "TrainReader", "collect", "train_windows"]
 
 OVERDUE_SECONDS = 300.0
 """Age at which an undelivered alert counts as stuck."""

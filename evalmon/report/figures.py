@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from evalmon.detectors.probe import CONFIRMS_NATS
 from evalmon.metrics import Interval
 from evalmon.report.view import Curve, Marker, RunView, TaskRow
 from evalmon.report.wording import task_label, tokens_text
@@ -174,9 +173,9 @@ def probes(view: RunView) -> "go.Figure":
     _add(
         figure,
         x=[0, *tokens[-1:]],
-        y=[CONFIRMS_NATS] * (1 + len(tokens[-1:])),
+        y=[view.probe_limit_nats] * (1 + len(tokens[-1:])),
         mode="lines",
-        name=f"a lower end above {CONFIRMS_NATS} confirms memorization",
+        name=f"a lower end above {view.probe_limit_nats} confirms memorization",
         line={"color": BAND_COLOR, "width": 1.5, "dash": "dash"},
         hoverinfo="skip",
     )

@@ -6,6 +6,7 @@ numbers are plain Python; a value that is missing is None, never NaN.
 
 from dataclasses import dataclass
 
+from evalmon.detectors.profiles import profile_named
 from evalmon.metrics import Interval
 from evalmon.store import Delivery, Heartbeat, ProbePoint, StoredFailure
 from evalmon.types import Alert, MetricIdentity, RunDescription, Verdict
@@ -157,3 +158,8 @@ class RunView:
     commands: tuple[str, ...]
     heartbeats: tuple[Heartbeat, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def probe_limit_nats(self) -> float:
+        """Return the probe's lower bound that confirms memorization in the run's profile."""
+        return profile_named(self.verdict.profile if self.verdict else "full").probe_nats

@@ -6,7 +6,6 @@ so that text, Markdown, HTML and dashboard say the same.
 
 from dataclasses import dataclass
 
-from evalmon.detectors.probe import CONFIRMS_NATS
 from evalmon.metrics import Interval
 from evalmon.report.view import Marker, RunView
 from evalmon.store import Delivery, StoredFailure
@@ -78,8 +77,8 @@ _SENTENCES = {
         "{run} is memorizing: train loss fell {drop} further than holdout loss, and {proof}."
     ),
     VerdictName.TRAIN_SHIFT: (
-        "The train loss of {run} fell without its holdout, but it remembers nothing: look for a "
-        "change of data mix or loss."
+        "The train loss of {run} fell without its holdout, but the probe finds no memory of its "
+        "text: look for a change of data mix or loss."
     ),
     VerdictName.LEAKAGE_SUSPECTED: (
         "The holdout loss of {run} fell without its train loss: holdout text may have leaked."
@@ -92,7 +91,8 @@ _SENTENCES = {
         "The train loss of {run} rose alone: look for a harder mix or a change of the loss."
     ),
     VerdictName.RECIPE_DIFFERS: (
-        "{run} and {reference} were trained by different recipes and cannot be compared by level."
+        "The curves of {run} and {reference} mean different things and are not laid over each "
+        "other."
     ),
 }
 
@@ -354,6 +354,6 @@ def probe_text(view: RunView) -> str:
     return (
         f"At {tokens_text(last.tokens)} tokens, loss on fresh text minus loss on text already "
         f"trained on: {interval_text(last.result)} per token, with its 95 % interval, over "
-        f"{last.result.pairs:,} pairs of the same mix. A lower end above {CONFIRMS_NATS} confirms "
-        "memorization."
+        f"{last.result.pairs:,} pairs of the same mix. A lower end above "
+        f"{view.probe_limit_nats} confirms memorization."
     )

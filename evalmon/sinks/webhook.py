@@ -36,8 +36,8 @@ BODY_BYTES = 39_000
 SHORT_BODY_BYTES = 1_900
 """Longest body of the second try after a refusal; Discord takes 2,000 characters."""
 
-_LONGEST_WAIT = 5.0
-"""Seconds waited within a pass: scoring goes on meanwhile only in the next."""
+_LONGEST_WAIT_SECONDS = 5.0
+"""Longest wait within a pass: nothing is scored meanwhile. A longer one is left to a later pass."""
 
 
 class Webhook:
@@ -204,7 +204,9 @@ def _retry_after(headers: "httpx.Headers") -> float:
 def _again_now(error: BaseException) -> bool:
     """Return whether to try again within this pass."""
     return (
-        isinstance(error, DeliveryError) and error.retryable and error.wait_seconds <= _LONGEST_WAIT
+        isinstance(error, DeliveryError)
+        and error.retryable
+        and error.wait_seconds <= _LONGEST_WAIT_SECONDS
     )
 
 

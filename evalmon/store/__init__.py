@@ -3,7 +3,9 @@
 SQLAlchemy lives only here. Layout: :mod:`~evalmon.store.schema` the tables,
 :mod:`~evalmon.store.codec` values to rows and back, :mod:`~evalmon.store.database`
 connections and errors, :mod:`~evalmon.store.reading` every query,
-:mod:`~evalmon.store.writing` every effect, :mod:`~evalmon.store.holder` who is at work.
+:mod:`~evalmon.store.presence` leases and heartbeats, :mod:`~evalmon.store.holder` the
+processes that hold them, :mod:`~evalmon.store.writing` every other effect,
+:mod:`~evalmon.store.records` the values handed out.
 """
 
 from evalmon.store.holder import Holder

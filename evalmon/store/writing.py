@@ -1,4 +1,4 @@
-"""Every effect. What belongs together is one transaction: all of it is stored, or nothing.
+"""Effects on results. What belongs together is one transaction: all of it is stored, or nothing.
 
 =====================  =======================================================
 one transaction        holds

@@ -3,7 +3,8 @@
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self, cast
+from types import NoneType, UnionType
+from typing import Any, Final, Self, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -23,6 +24,17 @@ ID_LOG_RECORD = np.dtype(
 """One instance drawn: the step it is trained in, the host that read it, its global
 index in the source, and 64 bits of BLAKE2b over its little-endian uint32 token ids.
 24 bytes an instance, appended before the step runs."""
+
+_LEAST: Final = {
+    "vocab_size": 1,
+    "sequence_length": 2,
+    "batch_instances": 1,
+    "planned_steps": 1,
+    "planned_passes": 1,
+    "source_instances": 1,
+    "hosts": 1,
+}
+"""Smallest value of a whole number in ``run.json``, where that is not 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +56,10 @@ class RunDescription:
         source_instances: N, the instances in the source.
         hosts: data-parallel hosts, each with its own loader.
         loader: name of the loader (``batch_strided`` is the sound one).
-        seed: seed of initialisation and data order.
+        seed: seed of initial values and data order.
         warmup_steps: steps of learning-rate warm-up.
-        recipe: hash of every setting but seed and loader: equal recipes may be compared by level.
+        recipe: hash of every setting that changes what is learned, so not seed, loader, hosts
+            or checkpoint interval: equal recipes may be compared by level.
         loss: identity of ``train/ce_nats`` (divisor, whether z-loss is in it).
         data: folder of the token files.
         fresh_data: folder of never-consumed token files of the same mix, or None.
@@ -104,7 +117,7 @@ class RunDescription:
 
         Raises:
             CheckpointError: no such directory, no ``run.json``, another format, a
-                field missing or unknown.
+                field missing, unknown, of another type or out of range.
         """
         file = path / "run.json"
         if not path.is_dir():
@@ -129,7 +142,26 @@ class RunDescription:
         missing = sorted(names - set(record) - {"fresh_data", "extra"})
         if unknown or missing:
             raise CheckpointError(f"{file}: unknown fields {unknown}, missing fields {missing}")
+        _check_values(cls, record, file)
         return cls(path=path, **record)
+
+
+def _check_values(kind: type[RunDescription], record: dict[str, Any], file: Path) -> None:
+    """Refuse a value of another type, an empty name, or a number no trainer can have meant."""
+    hints = get_type_hints(kind)
+    for name, value in record.items():
+        allowed = get_args(hints[name]) if isinstance(hints[name], UnionType) else (hints[name],)
+        types = tuple(get_origin(hint) or hint for hint in allowed)
+        least = _LEAST.get(name, 0)
+        if type(value) not in types or (isinstance(value, int) and value < least):
+            wanted = " or ".join("null" if item is NoneType else item.__name__ for item in types)
+            bound = f" >= {least}" if types == (int,) else ""
+            raise CheckpointError(
+                f"{file}: {name!r} must be {wanted}{bound}, got {str(value)[:60]!r}; "
+                "restore the file its trainer wrote"
+            )
+    if not record["name"]:
+        raise CheckpointError(f"{file}: 'name' is empty; a run needs one, unique in its store")
 
 
 @dataclass(frozen=True, slots=True)

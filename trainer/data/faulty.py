@@ -118,11 +118,11 @@ def build_double_shard_resume(plan: ReadPlan, host: int) -> grain.DataLoader:
     goes back to about step r/S and reads one batch more than it should.
 
     Args:
-        plan: what is read; N/S is at least S.
+        plan: what is read; N/S is at least B/S.
         host: h, 0-based.
 
     Raises:
-        DataError: fewer instances than one a host.
+        DataError: so few instances that a host's part does not fill one batch.
 
     Source: MaxText ``input_pipeline/olmo_data_grain.py`` at e591f30c.
     """

@@ -12,7 +12,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, cast, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,9 +97,9 @@ class TokenFolder:
         record = _read_index(path)
         try:
             files = tuple(TokenFile(**item) for item in record["files"])
-            folder = cls(
-                path, files, int(record["vocab_size"]), int(record["eos_id"]), record["tokenizer"]
-            )
+            folder = cls(path, files, record["vocab_size"], record["eos_id"], record["tokenizer"])
+            for item in (folder, *files):
+                _check_types(item)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(
                 f"{path / 'index.json'}: a field is missing or has the wrong type ({error}); "
@@ -109,6 +109,11 @@ class TokenFolder:
             raise DataError(f"{path / 'index.json'}: names no token files; tokenize some text")
         for file in files:
             _check_form(path / file.path, file.n_tokens)
+        if not (path / folder.tokenizer).is_file():
+            raise DataError(
+                f"{path / folder.tokenizer}: no such tokenizer file, but index.json names it; "
+                "restore it: holdout and tasks can be scored with no other"
+            )
         return folder
 
     def check(self) -> None:
@@ -210,6 +215,14 @@ def _read_index(path: Path) -> dict[str, Any]:
             "tokenize again with this version"
         )
     return record
+
+
+def _check_types(item: TokenFile | TokenFolder) -> None:
+    """Raise a TypeError that names a field whose value is not of its type, or below 0."""
+    for name, hint in get_type_hints(type(item)).items():
+        value = getattr(item, name)
+        if hint in (int, str) and (type(value) is not hint or (hint is int and value < 0)):
+            raise TypeError(f"{name!r} is {value!r}")
 
 
 def _check_form(path: Path, n_tokens: int) -> None:

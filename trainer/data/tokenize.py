@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +16,17 @@ from typing import IO, Any, Final, cast
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from evalmon.errors import ConfigError, DataError
+from evalmon.errors import ConfigError, DataError, WriteError
 from trainer.data.index import TokenFile, TokenFolder
 
-__all__ = ["EOS", "TextDocument", "read_documents", "tokenize", "train_tokenizer"]
+__all__ = [
+    "EOS",
+    "TextDocument",
+    "load_tokenizer",
+    "read_documents",
+    "tokenize",
+    "train_tokenizer",
+]
 
 EOS: Final = "<|endoftext|>"
 _ALPHABET: Final = 256
@@ -67,7 +75,7 @@ def read_documents(paths: Sequence[Path]) -> Iterator[TextDocument]:
                     document = _parse(line, f"{path}:{number}", label)
                     if document.text:
                         yield document
-        except (OSError, EOFError, UnicodeDecodeError) as error:
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise DataError(f"{path}: cannot be read as text lines ({error})") from error
 
 
@@ -114,7 +122,8 @@ def tokenize(
         The folder, its ``index.json`` written last.
 
     Raises:
-        DataError: bad text, no documents, or the folder is in use or cannot be written.
+        DataError: bad text, no documents, or the folder is in use.
+        WriteError: the folder cannot be written.
         ConfigError: ``vocab_size`` too small.
     """
     if (out / "index.json").exists():
@@ -130,13 +139,11 @@ def tokenize(
     try:
         out.mkdir(parents=True, exist_ok=True)
         tokenizer.save(str(out / "tokenizer.json"))
-        files = _write_files(read_documents(paths), tokenizer, eos, out)
+        files = _write_files(paths, tokenizer, eos, out)
         folder = TokenFolder(out, files, tokenizer.get_vocab_size(), eos)
         folder.save()
     except OSError as error:
-        raise DataError(f"{out}: cannot be written ({error}); free some space") from error
-    if not files:
-        raise DataError(f"{', '.join(map(str, paths))}: no documents with text")
+        raise WriteError(f"{out}: cannot be written ({error}); free some space") from error
     return folder
 
 
@@ -150,7 +157,10 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise DataError(f"{path}: no such tokenizer file; give tokenizer.json of a token folder")
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises no narrower class
+    except Exception as error:
+        # The library raises bare Exception for anything it cannot parse.
+        if type(error) is not Exception:
+            raise
         raise DataError(f"{path}: not a tokenizers JSON file ({error})") from error
 
 
@@ -164,16 +174,23 @@ def _parse(line: str, place: str, label: str) -> TextDocument:
     text = record.get("text")
     if not isinstance(text, str):
         raise DataError(f"{place}: no string field 'text'; expected {{'text': …, 'source': …}}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{place}: 'text' holds half a character ({error.object[error.start]!r} at character "
+            f"{error.start}); mend or remove the line"
+        ) from error
     source = str(record.get("source", label))
     return TextDocument(text, re.sub(r"[^A-Za-z0-9_.-]+", "-", source) or label)
 
 
 def _write_files(
-    documents: Iterable[TextDocument], tokenizer: Tokenizer, eos: int, out: Path
+    paths: Sequence[Path], tokenizer: Tokenizer, eos: int, out: Path
 ) -> tuple[TokenFile, ...]:
     """Encode documents and append each to its source's file."""
     outputs: dict[str, _Output] = {}
-    for batch in _batches(documents):
+    for batch in _batches(read_documents(paths)):
         for document, encoding in zip(
             batch, tokenizer.encode_batch([d.text for d in batch]), strict=True
         ):
@@ -188,6 +205,8 @@ def _write_files(
             output.n_documents += 1
     for output in outputs.values():
         output.stream.close()
+    if not outputs:
+        raise DataError(f"{', '.join(map(str, paths))}: no documents with text")
     return tuple(
         TokenFile(o.path.name, label, o.n_tokens, o.n_documents, o.digest.hexdigest())
         for label, o in sorted(outputs.items())

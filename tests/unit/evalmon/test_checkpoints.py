@@ -149,6 +149,13 @@ def test_a_folder_renamed_to_another_step_is_refused(run: RunDescription):
         checkpoints.find(run)
 
 
+def test_a_progress_record_without_tokens_is_refused(run: RunDescription):
+    record = next((run.path / "checkpoints/20/progress").rglob("metadata"))
+    record.write_text(json.dumps({"step": 20, "instances": 1}))
+    with pytest.raises(CheckpointError, match="expected step 20 and its tokens"):
+        checkpoints.find(run)
+
+
 def test_parameters_come_back_bit_equal_without_the_optimizer(run: RunDescription):
     shutil.rmtree(run.path / "checkpoints/20/optimizer")
     found = checkpoints.restore(checkpoints.find(run).committed[-1])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from orbax.checkpoint._src.path import atomicity
 
-from evalmon.errors import CheckpointError
+from evalmon.errors import CheckpointError, WriteError
 from trainer.checkpoint import Checkpoints, Progress
 from trainer.optimizer import adamw
 from trainer.schedule import CosineWithWarmup
@@ -101,7 +101,7 @@ def test_a_background_failure_is_an_error_that_names_the_last_durable_step(
         checkpoints.wait()
         monkeypatch.setattr(atomicity.AtomicRenameTemporaryPath, "finalize", full)
         checkpoints.save(_state(2.0), _progress(3))
-        with pytest.raises(CheckpointError, match="last durable step is 2") as error:
+        with pytest.raises(WriteError, match="last durable step is 2") as error:
             checkpoints.wait()
     assert "No space left on device" in str(error.value)
     assert not (tmp_path / "c/3").exists()

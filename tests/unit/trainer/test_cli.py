@@ -137,8 +137,6 @@ def test_options_that_a_new_run_needs_are_named(
     assert "--data, --batch, --sequence-length: needed" in capsys.readouterr().err
 
 
-def test_help_lists_the_commands_without_loading_jax(
-    call: Call, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_lists_the_commands(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--help") == 0
     assert {"tokenize", "train"} <= set(capsys.readouterr().out.split())

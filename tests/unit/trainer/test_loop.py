@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from evalmon.errors import CheckpointError, DataError, TrainingError
+from evalmon.errors import CheckpointError, DataError, TrainingError, WriteError
 from evalmon.types import ID_LOG_MAGIC, ID_LOG_RECORD
 from trainer import loop
 from trainer.checkpoint import Checkpoints
@@ -218,7 +218,7 @@ def test_a_full_disk_is_a_clear_error(run: Run, monkeypatch: pytest.MonkeyPatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(RunLog, "step", full)
-    with pytest.raises(TrainingError, match="free some space, then go on with --resume"):
+    with pytest.raises(WriteError, match="free some space, then go on with --resume"):
         train(run)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evalmon.errors import CheckpointError, ConfigError, DataError
+from evalmon.errors import CheckpointError, ConfigError, DataError, WriteError
 from evalmon.types import RunDescription
 from trainer.config import TrainSettings
 from trainer.data.index import TokenFolder
@@ -133,5 +133,5 @@ def test_less_than_a_batch_and_foreign_fresh_data_are_refused(
 
 def test_a_directory_that_cannot_be_made_is_named(make_folder: MakeFolder, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be written"):
+    with pytest.raises(WriteError, match="cannot be written"):
         create_run(tmp_path / "file/run", "mine", SETTINGS, make_folder(160).path)

@@ -1,12 +1,17 @@
+import jax
 import numpy as np
 import pytest
 
 from trainer.sharding import data_mesh, place_batch, place_copies
 
 
-@pytest.mark.parametrize("batch", [1, 3, 8])
-def test_the_mesh_splits_the_batch_evenly(batch: int) -> None:
-    assert batch % data_mesh(batch).size == 0
+@pytest.mark.parametrize(("batch", "size"), [(1, 1), (3, 3), (8, 2), (12, 6)])
+def test_the_mesh_splits_the_batch_evenly(
+    batch: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    six = jax.devices() * 6
+    monkeypatch.setattr(jax, "devices", lambda: six)
+    assert data_mesh(batch).size == size
 
 
 def test_placing_keeps_values() -> None:

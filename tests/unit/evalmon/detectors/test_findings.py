@@ -1,4 +1,4 @@
-"""Detectors that read counts and results: repeats, probe, non-finite loss; the table."""
+"""Detectors that read counts and results: repeats, probe, non-finite loss."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from evalmon.detectors import nonfinite_loss, probe, repeated_instances
+from evalmon.detectors.profiles import profile_named
 from evalmon.types import CheckpointRef, ProbeResult, RepeatSummary
 
 CLEAN = RepeatSummary(
@@ -63,8 +64,15 @@ def test_the_probe_confirms_above_and_refutes_below_two_hundredths(
     low: float, high: float, confirms: bool, refutes: bool
 ):
     result = ProbeResult((low + high) / 2, low, high, 128, "f")
-    assert (probe.confirms(result), probe.refutes(result)) == (confirms, refutes)
-    assert (probe.finding(CHECKPOINT, result) is not None) is confirms
+    assert (probe.confirms(result, 0.02), probe.refutes(result)) == (confirms, refutes)
+    assert (probe.finding(CHECKPOINT, result, 0.02) is not None) is confirms
+
+
+def test_a_short_run_must_remember_more_than_one_pass_leaves():
+    one_pass = ProbeResult(0.20, 0.14, 0.26, 128, "f")
+    limit = profile_named("short").probe_nats
+    assert not probe.confirms(one_pass, limit)
+    assert probe.confirms(ProbeResult(0.42, 0.36, 0.48, 128, "f"), limit)
 
 
 def test_a_non_finite_train_loss_is_a_divergence():
@@ -73,7 +81,7 @@ def test_a_non_finite_train_loss_is_a_divergence():
     )
     assert found is not None
     assert (found.kind, found.alarm_step, found.alarm_tokens) == ("divergence", 2, 16)
-    assert found.message == "non-finite train loss at step 2 and 1 later steps"
+    assert found.message == "non-finite train loss at step 2 and 1 later step"
 
 
 def test_another_metric_that_is_not_finite_is_none():

@@ -87,6 +87,7 @@ def test_bad_requests_are_refused(text: Path, tmp_path: Path) -> None:
     empty.write_text('{"text": ""}\n')
     with pytest.raises(DataError, match="no documents"):
         tokenize([empty], tmp_path / "none", vocab_size=300)
+    assert not (tmp_path / "none/index.json").exists()
     with pytest.raises(DataError, match="no such tokenizer"):
         tokenize([text], tmp_path / "out", 300, reuse=tmp_path / "absent.json")
     with pytest.raises(DataError, match="not a tokenizers JSON file"):
