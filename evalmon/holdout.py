@@ -165,6 +165,13 @@ def _document(line: bytes, place: str, number: int) -> Document:
             f"{place}: expected a text of at least one byte under 'text', got {text!r}; "
             "remove the line"
         )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{place}: 'text' holds half a character ({error.object[error.start]!r} at character "
+            f"{error.start}); mend or remove the line"
+        ) from error
     return Document(
         id=str(fields.get("id", number)), text=text, source=str(fields.get("source", ""))
     )

@@ -4,7 +4,7 @@ import os
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Final, get_type_hints
 
 from evalmon.errors import CheckpointError, ConfigError, DataError, WriteError
 from evalmon.types import RunDescription
@@ -120,10 +120,17 @@ def model_config(description: RunDescription) -> Olmo3Config:
     """Return the model shapes that ``run.json`` records.
 
     Raises:
-        ConfigError: a field is missing or unknown.
+        ConfigError: a field is missing, unknown, or no shape a model can have.
     """
     try:
-        return Olmo3Config(**description.model)
+        config = Olmo3Config(**description.model)
+        for name, kind in get_type_hints(Olmo3Config).items():
+            value = getattr(config, name)
+            if type(value) is not kind or (kind is not str and not value > 0):
+                raise TypeError(f"{name!r} is {value!r}, expected {kind.__name__}")
+        if config.vocab_size != description.vocab_size:
+            raise TypeError(f"'vocab_size' is {config.vocab_size}, not {description.vocab_size}")
+        return config
     except TypeError as error:
         raise ConfigError(
             f"{description.path / 'run.json'}: field 'model' is not an OLMo 3 ({error}); "
