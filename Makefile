@@ -30,6 +30,7 @@ test: $(VENV)/.test  ## All tests: also torch, Chromium, real processes.
 	$(BIN)/pytest
 
 benchmarks: $(VENV)/.check  ## Operating characteristics and speed ratios.
+	$(BIN)/python -m tests.benchmarks.startup
 	$(BIN)/python -m tests.benchmarks.detection --json
 
 clean:          ## Remove the virtual environment and the demo.

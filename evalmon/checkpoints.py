@@ -21,7 +21,7 @@ import numpy as np
 from evalmon.errors import CheckpointError
 from evalmon.types import CheckpointRef, RunDescription, weights_fingerprint
 
-__all__ = ["CHECKPOINTS", "CheckpointListing", "Parameters", "find", "restore"]
+__all__ = ["CHECKPOINTS", "CheckpointListing", "Parameters", "find", "restore", "step_of"]
 
 CHECKPOINTS = "checkpoints"
 """Folder of a run that holds its step folders."""
@@ -99,6 +99,19 @@ def find(run: RunDescription) -> CheckpointListing:
     return CheckpointListing(
         tuple(committed[step] for step in sorted(committed)), tuple(unfinished), tuple(ignored)
     )
+
+
+def step_of(path: Path) -> int:
+    """Return the step that a folder of a listing is named for, finished or not.
+
+    Example:
+        >>> step_of(Path("checkpoints/000120.orbax-checkpoint-tmp-17"))
+        120
+    """
+    match = _STEP_NAME.fullmatch(path.name.split(_TEMPORARY)[0])
+    if match is None:
+        raise CheckpointError(f"{path}: not named for a step; remove it from the checkpoints")
+    return int(match[1])
 
 
 def restore(ref: CheckpointRef) -> Parameters:

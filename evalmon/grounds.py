@@ -46,6 +46,7 @@ class Grounds:
         reference: what the reference left behind, None when the run is judged alone.
         notes: what could not be read, one sentence each.
         checkpoints: every checkpoint that was found, by rising step.
+        lost: steps whose checkpoint could not be restored.
     """
 
     run: RunDescription
@@ -57,6 +58,7 @@ class Grounds:
     reference: RunEvidence | None
     notes: tuple[str, ...]
     checkpoints: tuple[CheckpointRef, ...]
+    lost: frozenset[int] = frozenset()
 
     def reaches(self, ref: CheckpointRef) -> bool:
         """Return whether the run log tells all that led to a checkpoint."""
@@ -78,8 +80,8 @@ class Grounds:
         return points[-1] if points else None
 
     def diverged_after(self, ref: CheckpointRef) -> bool:
-        """Return whether training ended in non-finite losses with no checkpoint after them."""
-        last = self.checkpoints[-1].step == ref.step
+        """Return whether training ended in non-finite losses with no usable checkpoint after them."""
+        last = all(at.step <= ref.step or at.step in self.lost for at in self.checkpoints)
         return last and self.log.ended and any(step > ref.step for step, _ in self.log.nonfinite)
 
     def evidence(self, ref: CheckpointRef) -> RunEvidence:
@@ -149,6 +151,7 @@ class GroundsReader:
             reference=self._read_reference(notes) if self._reference else None,
             notes=tuple(notes),
             checkpoints=self._store.checkpoints(run.name),
+            lost=self._lost(run.name, holdout),
         )
 
     def quiet(self) -> bool:
@@ -194,6 +197,12 @@ class GroundsReader:
             notes.append(f"the reference run {name!r} has no score of {self._metric} yet")
             return absent
         return RunEvidence(run, log, holdout, self._identity(name))
+
+    def _lost(self, run: str, holdout: Series) -> frozenset[int]:
+        """Return the steps that failed to restore and have no score."""
+        failures = (item.failure for item in self._store.failures(run))
+        failed = {item.checkpoint.step for item in failures if item.evaluator == "restore"}
+        return frozenset(failed - set(holdout.steps.tolist()))
 
     def _identity(self, run: str) -> str:
         """Return the fingerprint of what a run's holdout scores mean."""

@@ -138,6 +138,8 @@ class Monitor:
             if progress is not None:
                 progress.update(len(self._settled) - progress.n)
         self._note_vanished(listing.committed)
+        if ended:
+            self._note_unfinished(listing.unfinished)
         if self._behind or ended:
             self._judge_and_tell(listing.committed)
         self._tell()
@@ -235,6 +237,15 @@ class Monitor:
                 if self._missing(ref) and not failed["restore", ""]:
                     reason = "vanished before it was scored; keep checkpoints longer"
                     self._fail("restore", "", ref, CheckpointError(f"{ref.path}: {reason}"))
+
+    def _note_unfinished(self, left: Sequence[Path]) -> None:
+        """Store a failure for each checkpoint that nobody will finish any more."""
+        for path in left:
+            step = checkpoints.step_of(path)
+            if not self.store.attempts(self.run.name, step)["restore", ""]:
+                ref = CheckpointRef(self.run.name, step, step * self.run.tokens_per_step, path)
+                reason = "unfinished or damaged, and training has ended; copy it again or remove it"
+                self._fail("restore", "", ref, CheckpointError(f"{path}: {reason}"))
 
     def _judge_and_tell(self, committed: Sequence[CheckpointRef]) -> None:
         """Judge in rising order of step up to the first checkpoint not yet tried; then tell."""
