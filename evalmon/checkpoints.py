@@ -9,10 +9,11 @@ without the devices or the optimizer they were saved with.
 import json
 import logging
 import re
+import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -221,11 +222,32 @@ def _read(path: Path) -> dict[str, Any]:
     import orbax.checkpoint as ocp
 
     place = path.absolute()
+    _ignore_late_readers()
     with _quiet(), ocp.PyTreeCheckpointer() as reader:
-        stored = cast("Any", reader.metadata(place)).item_metadata.tree
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), stored)
+        stored = cast("Any", reader.metadata(place)).item_metadata
+        if stored is None:
+            raise ValueError("its list of arrays is missing or torn")
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), stored.tree)
         tree = reader.restore(place, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
     return cast("dict[str, Any]", tree)
+
+
+@cache
+def _ignore_late_readers() -> None:
+    """Keep what is left of a failed restore from printing a traceback an array.
+
+    The first array that cannot be read ends Orbax's event loop; TensorStore's threads, still
+    reading the others, then find it closed and report that where nobody can catch it. The
+    failure itself is raised to the caller.
+    """
+    report = sys.unraisablehook
+
+    def unless_late(unraisable: "sys.UnraisableHookArgs") -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            report(unraisable)
+
+    sys.unraisablehook = unless_late
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalmon.errors import ConfigError, EvalmonError
+from evalmon.errors import ConfigError, EvalmonError, WriteError
 
 if TYPE_CHECKING:
     from evalmon.config import Settings
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from evalmon.types import RunDescription, Verdict
 
 __all__ = ["main"]
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 _RUN = click.argument("run", type=click.Path(path_type=Path))
 _CONFIG = click.option(
@@ -37,6 +39,9 @@ class _Group(click.Group):
         except EvalmonError as error:
             click.echo(f"Error: {error}", err=True)
             raise SystemExit(error.exit_code) from error
+        except KeyboardInterrupt as error:
+            click.echo("stopped; what was stored is kept", err=True)
+            raise SystemExit(_INTERRUPTED) from error
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -78,8 +83,16 @@ def watch(
         else:
             monitor.follow()
         verdict = opened.latest_verdict(description.name)
+        failures = [item for item in opened.failures(description.name) if not item.superseded]
     finally:
         opened.close()
+    if failures:
+        last = failures[-1].failure
+        click.echo(
+            f"{len(failures)} failures stored, the last: {last.evaluator} at step "
+            f"{last.checkpoint.step}: {last.message}; all with: evalmon report {run}",
+            err=True,
+        )
     _finish(verdict, as_json)
 
 
@@ -136,15 +149,23 @@ def report(run: Path, store: str, out: Path | None, markdown: bool, as_json: boo
     from evalmon.judging import rejudge
 
     description = _run(run)
-    opened = _open(description, _settings(None, store, None, None))
+    settings = _settings(None, store, None, None)
+    # Opened for reading first, because a report never creates a store.
+    _open(description, settings, read_only=True).close()
+    opened = _open(description, settings)
     try:
         verdict = rejudge(description, opened)
         view = pages.collect(opened, description.name)
     finally:
         opened.close()
     target = out or run / "report.html"
-    target.write_text(pages.html(view), encoding="utf-8")
     click.echo(pages.markdown(view) if markdown else pages.text(view), err=as_json)
+    try:
+        target.write_text(pages.html(view), encoding="utf-8")
+    except OSError as error:
+        raise WriteError(
+            f"{target}: cannot be written ({error.strerror}); give another --out"
+        ) from error
     click.echo(f"page: {target}", err=True)
     _finish(verdict, as_json, quiet=True)
 
@@ -189,11 +210,12 @@ def _settings(
     return replace(settings, store=store or settings.store, comparison=comparison)
 
 
-def _open(run: "RunDescription", settings: "Settings") -> "Store":
+def _open(run: "RunDescription", settings: "Settings", *, read_only: bool = False) -> "Store":
     """Open the store of the settings, by default the one beside the run."""
     from evalmon.store import Store
 
-    return Store.open(settings.store or run.path.parent / "evalmon.sqlite")
+    place = settings.store or run.path.parent / "evalmon.sqlite"
+    return Store.open(place, read_only=read_only)
 
 
 def _finish(verdict: "Verdict | None", as_json: bool, *, quiet: bool = False) -> None:

@@ -19,6 +19,8 @@
 """
 
 import difflib
+import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
@@ -49,6 +51,18 @@ CORE_TASKS = (
     "winogrande",
 )
 """The eight downstream tasks, by lm-eval's names."""
+
+_LEAST = {
+    "poll_seconds": 0,
+    "limit": 0,
+    "shots": 0,
+    "item_limit": 0,
+    "probe_pairs": 0,
+    "resolve_after": 1,
+    "timeout_seconds": 0.001,
+    "attempts": 1,
+}
+"""Smallest value of each number."""
 
 _T = TypeVar("_T")
 
@@ -166,7 +180,7 @@ def load(path: Path) -> Settings:
 
     Raises:
         ConfigError: the file cannot be read, a key is unknown (the nearest known one
-            is suggested), or a value has another type.
+            is suggested), or a value has another type or is out of range.
     """
     try:
         with path.open("rb") as file:
@@ -190,10 +204,24 @@ def _build(kind: type[_T], record: Mapping[str, Any], place: str) -> _T:
             hint = f"; did you mean {near[0]!r}?" if near else f"; known are {names}"
             raise ConfigError(f"{place}: unknown setting {key!r}{hint}")
     values = {key: _convert(hints[key], value, f"{place}: {key}") for key, value in record.items()}
+    for key, value in values.items():
+        _check_range(key, value, place)
     try:
         return kind(**values)
     except TypeError as error:
         raise ConfigError(f"{place}: {error}") from error
+
+
+def _check_range(key: str, value: Any, place: str) -> None:
+    """Refuse a number below the least its setting can mean, and a name no metric can hold."""
+    least = _LEAST.get(key)
+    if least is not None and not least <= value < math.inf:
+        raise ConfigError(f"{place}: {key} must be a finite number >= {least}, got {value}")
+    if key == "name" and not re.fullmatch(r"[A-Za-z0-9_.-]+", value):
+        raise ConfigError(
+            f"{place}: name {value!r} must be letters, digits, '_', '.' or '-': it becomes part "
+            "of a metric's name"
+        )
 
 
 def _convert(hint: Any, value: Any, place: str) -> Any:

@@ -101,6 +101,8 @@ def run_demo(out: Path, seed: int, plan: DemoPlan | None = None) -> int:
         EvalmonError: a trainer or evaluator process failed; its log is named.
     """
     plan = plan or DemoPlan()
+    # Unwinds, so that the processes started here end with this one.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     started = time.monotonic()
     out = out.resolve()
     _claim(out, seed)
@@ -243,7 +245,7 @@ def _train_and_watch(out: Path, name: str, loader: str, seed: int, plan: DemoPla
         finally:
             for process in (trainer, watcher):
                 if process is not None and process.poll() is None:
-                    process.send_signal(signal.SIGTERM)
+                    process.kill()
                     process.wait()
     if trainer.returncode:
         raise EvalmonError(

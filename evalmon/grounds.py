@@ -80,7 +80,7 @@ class Grounds:
         return points[-1] if points else None
 
     def diverged_after(self, ref: CheckpointRef) -> bool:
-        """Return whether training ended in non-finite losses with no usable checkpoint after them."""
+        """Return whether training ended in non-finite losses after all usable checkpoints."""
         last = all(at.step <= ref.step or at.step in self.lost for at in self.checkpoints)
         return last and self.log.ended and any(step > ref.step for step, _ in self.log.nonfinite)
 
@@ -141,6 +141,12 @@ class GroundsReader:
         except DataError as error:
             ids = None
             notes.append(f"the id log cannot be used: {error}")
+        # Read after the run log, and written before each step: a whole one reaches as far.
+        if ids is not None and ids.last_step < log.last_step:
+            notes.append(
+                f"{ids.path} ends at step {ids.last_step}, the run log at {log.last_step}: repeats "
+                "after it cannot be seen; restore the whole file"
+            )
         return Grounds(
             run=run,
             log=log,

@@ -1,12 +1,14 @@
 """Checkpoints: the one file of the trainer that knows Orbax.
 
 A checkpoint holds three items: ``params`` and ``optimizer`` (arrays) and ``progress``
-(JSON: step, tokens, instances, and the fingerprint of the parameters, because Orbax does not
-notice a flipped bit). It is written in the background and counts from the
-moment Orbax has renamed its directory to the bare step number.
+(JSON: step, tokens, instances, and the fingerprint of the parameters, because Orbax does
+not notice a flipped bit). It is written in the background and counts from the moment Orbax
+has renamed its directory to the bare step number.
 """
 
 import logging
+import sys
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self, TypedDict
 
@@ -36,13 +38,15 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        directory: ``RUN/checkpoints``; leftovers of a save that a kill cut off are removed.
+        directory: ``RUN/checkpoints``; leftovers of a save that a kill cut off are never
+            resumed from, and are gone by the next save.
     """
 
     def __init__(self, directory: Path) -> None:
         # Orbax logs every phase of a save, and an error once for each of its threads; our log
         # has the events, and what went wrong is raised here.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
+        _ignore_late_threads()
         self._directory = directory.resolve()
         options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True)
         self._manager = ocp.CheckpointManager(self._directory, options=options)
@@ -171,6 +175,24 @@ class Checkpoints:
             f"({_first_line(cause)}); last durable step is {kept[-1] if kept else None}. "
             "Free some space or mend the disk, then go on with --resume"
         )
+
+
+@cache
+def _ignore_late_threads() -> None:
+    """Keep what is left of a failed save or restore from printing a traceback an array.
+
+    The first array that fails ends Orbax's event loop; TensorStore's threads, still at the
+    others, then find it closed and report that where nobody can catch it. The failure
+    itself is raised to the caller.
+    """
+    report = sys.unraisablehook
+
+    def unless_late(unraisable: "sys.UnraisableHookArgs") -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            report(unraisable)
+
+    sys.unraisablehook = unless_late
 
 
 def _first_line(cause: object) -> str:

@@ -124,18 +124,23 @@ def model_config(description: RunDescription) -> Olmo3Config:
     """
     try:
         config = Olmo3Config(**description.model)
-        for name, kind in get_type_hints(Olmo3Config).items():
-            value = getattr(config, name)
-            if type(value) is not kind or (kind is not str and not value > 0):
-                raise TypeError(f"{name!r} is {value!r}, expected {kind.__name__}")
-        if config.vocab_size != description.vocab_size:
-            raise TypeError(f"'vocab_size' is {config.vocab_size}, not {description.vocab_size}")
-        return config
+        _check_shapes(config, description.vocab_size)
     except TypeError as error:
         raise ConfigError(
             f"{description.path / 'run.json'}: field 'model' is not an OLMo 3 ({error}); "
             "use the trainer that wrote the run"
         ) from error
+    return config
+
+
+def _check_shapes(config: Olmo3Config, vocab_size: int) -> None:
+    """Raise a TypeError that names a field no model can have been built with."""
+    for name, kind in get_type_hints(Olmo3Config).items():
+        value = getattr(config, name)
+        if type(value) is not kind or (kind is not str and not value > 0):
+            raise TypeError(f"{name!r} is {value!r}, expected {kind.__name__}")
+    if config.vocab_size != vocab_size:
+        raise TypeError(f"'vocab_size' is {config.vocab_size}, but the run's is {vocab_size}")
 
 
 def _describe(

@@ -220,8 +220,8 @@ def _read_index(path: Path) -> dict[str, Any]:
 def _check_types(item: TokenFile | TokenFolder) -> None:
     """Raise a TypeError that names a field whose value is not of its type, or below 0."""
     for name, hint in get_type_hints(type(item)).items():
-        value = getattr(item, name)
-        if hint in (int, str) and (type(value) is not hint or (hint is int and value < 0)):
+        value: object = getattr(item, name)
+        if hint in (int, str) and (type(value) is not hint or (type(value) is int and value < 0)):
             raise TypeError(f"{name!r} is {value!r}")
 
 

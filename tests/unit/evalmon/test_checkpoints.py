@@ -2,8 +2,10 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -242,3 +244,20 @@ def test_a_flipped_bit_is_found_by_the_fingerprint_that_was_saved(tmp_path: Path
     data.write_bytes(bytes(content))
     with pytest.raises(CheckpointError, match=r"fingerprint .* was saved|cut off or damaged"):
         checkpoints.restore(ref)
+
+
+def test_tokens_that_are_no_number_are_refused(run: RunDescription):
+    record = next((run.path / "checkpoints/20/progress").glob("metadata"))
+    record.write_text('{"step": 20, "tokens": "many"}')
+    with pytest.raises(CheckpointError, match=r"its progress record is .*'many'"):
+        checkpoints.find(run)
+
+
+def test_what_is_left_of_a_failed_restore_prints_nothing(monkeypatch: pytest.MonkeyPatch):
+    reported: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda late: reported.append(late.exc_value))
+    checkpoints._ignore_late_readers.__wrapped__()  # pyright: ignore[reportPrivateUsage] - cached
+    other = RuntimeError("something else")
+    for error in (RuntimeError("Event loop is closed"), other):
+        sys.unraisablehook(SimpleNamespace(exc_value=error))  # pyright: ignore[reportArgumentType] - what the interpreter passes
+    assert reported == [other]

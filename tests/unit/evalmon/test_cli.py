@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from evalmon.cli import main
+from evalmon.types import RunDescription
+from tests import synthetic_store
 
 HEAVY = {
     "datasets", "flax", "grain", "jax", "lm_eval", "orbax", "pandas", "plotly", "sqlalchemy",
@@ -59,3 +61,26 @@ def test_the_demo_never_replaces_a_folder_it_did_not_make(tmp_path: Path) -> Non
     assert result.exit_code == 2
     assert "not empty and not an earlier demo" in result.output
     assert (tmp_path / "thesis.txt").read_text() == "precious"
+
+
+def test_a_report_never_creates_a_store(tmp_path: Path) -> None:
+    run = synthetic_store.describe(tmp_path, "clean")
+    synthetic_store.write_log(run)
+    run.save()
+    store = tmp_path / "absent.sqlite"
+    result = CliRunner().invoke(main, ["report", str(run.path), "--store", str(store)])
+    assert result.exit_code == 4
+    assert str(store) in result.output
+    assert not store.exists()
+
+
+def test_an_interrupted_command_is_not_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RunDescription, "load", interrupted)
+    result = CliRunner().invoke(main, ["watch", str(tmp_path)])
+    assert result.exit_code == 130
+    assert "what was stored is kept" in result.output

@@ -80,6 +80,11 @@ def test_every_table_and_list_is_built(tmp_path: Path) -> None:
         ("evaluation = 3", "evaluation must be a table, got 3"),
         ("[[evaluation.holdouts]]\nlimit = 3", "missing 1 required positional argument: 'name'"),
         ("store = ", "not valid TOML"),
+        ("poll_seconds = -1", "poll_seconds must be a finite number >= 0, got -1.0"),
+        ("poll_seconds = nan", "poll_seconds must be a finite number >= 0, got nan"),
+        ("[evaluation]\nprobe_pairs = -4", "evaluation: probe_pairs must be a finite number >= 0"),
+        ("[alerts]\nattempts = 0", "alerts: attempts must be a finite number >= 1, got 0"),
+        ("[[evaluation.holdouts]]\nname = 'a b'", "name 'a b' must be letters, digits"),
     ],
 )
 def test_what_is_not_a_setting_is_refused_by_name(tmp_path: Path, text: str, message: str) -> None:

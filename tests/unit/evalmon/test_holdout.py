@@ -144,3 +144,15 @@ def test_an_unreachable_hub_names_the_local_file_as_the_way_out(monkeypatch: pyt
 def test_a_real_c4_file_is_read():
     found = c4_validation(None, C4)
     assert (found.name, len(found.documents)) == ("c4_en", 200)
+
+
+def test_half_a_character_and_bent_gzip_are_refused(tmp_path: Path):
+    half = tmp_path / "half.jsonl"
+    half.write_text('{"text": "ok"}\n{"text": "a\\ud800"}\n')
+    with pytest.raises(DataError, match=r"half\.jsonl, line 2: 'text' holds half a character"):
+        read_jsonl(half, "x")
+    packed = gzip.compress(b'{"text": "x"}\n' * 99)
+    bent = tmp_path / "bent.jsonl.gz"
+    bent.write_bytes(packed[:10] + b"\xff" * 9 + packed[19:])
+    with pytest.raises(DataError, match=r"bent\.jsonl\.gz: cannot be read after"):
+        read_jsonl(bent, "x")

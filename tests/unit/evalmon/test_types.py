@@ -78,6 +78,27 @@ def test_unknown_and_missing_fields_are_named(run: RunDescription) -> None:
         RunDescription.load(run.path)
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"vocab_size": "many"}, "'vocab_size' must be int >= 1, got 'many'"),
+        ({"sequence_length": 0}, "'sequence_length' must be int >= 2, got '0'"),
+        ({"batch_instances": 0}, "'batch_instances' must be int >= 1"),
+        ({"seed": True}, "'seed' must be int >= 0, got 'True'"),
+        ({"fresh_data": 7}, "'fresh_data' must be str or null, got '7'"),
+        ({"model": [1]}, "'model' must be dict"),
+        ({"name": ""}, "'name' is empty"),
+    ],
+)
+def test_a_value_no_trainer_can_have_written_is_refused_by_name(
+    run: RunDescription, changes: dict[str, Any], says: str
+) -> None:
+    rewrite(run, **changes)
+    with pytest.raises(CheckpointError, match=says) as error:
+        RunDescription.load(run.path)
+    assert str(run.path / "run.json") in str(error.value)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\x00"])
 def test_a_file_that_is_no_description_is_refused(run: RunDescription, text: str) -> None:
     (run.path / "run.json").write_text(text)

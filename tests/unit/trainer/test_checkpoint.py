@@ -137,4 +137,7 @@ def test_leftovers_of_a_killed_save_are_removed_and_never_resumed_from(tmp_path:
     leftover.mkdir()
     with Checkpoints(tmp_path / "c") as checkpoints:
         assert checkpoints.latest == 1
+        checkpoints.save(_state(2.0), _progress(2))
+        checkpoints.wait()
+        assert checkpoints.latest == 2
     assert not leftover.exists()

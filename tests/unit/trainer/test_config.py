@@ -32,6 +32,7 @@ SETTINGS = TrainSettings(
         ({"checkpoint_every": 0}, "--checkpoint-every 0"),
         ({"learning_rate": 0.0}, "--learning-rate 0.0"),
         ({"learning_rate": float("nan")}, "--learning-rate nan"),
+        ({"learning_rate": float("inf")}, "--learning-rate inf: must be finite"),
         ({"warmup_steps": 10}, "must be below --steps 10"),
         ({"preset": "big"}, "no such preset"),
         ({"loader": "sound"}, "no such loader"),
@@ -74,4 +75,11 @@ def test_a_record_with_unknown_or_missing_settings_is_refused() -> None:
         TrainSettings.from_record({**record, "stepz": 1}, "run.json")
     del record["steps"]
     with pytest.raises(ConfigError, match=r"\['steps'\] are missing"):
+        TrainSettings.from_record(record, "run.json")
+
+
+@pytest.mark.parametrize(("name", "value"), [("steps", "four"), ("seed", None), ("hosts", True)])
+def test_a_stored_setting_of_another_type_is_refused_by_name(name: str, value: object) -> None:
+    record = {**asdict(SETTINGS), name: value}
+    with pytest.raises(ConfigError, match=rf"run\.json: setting '{name}' must be int, got"):
         TrainSettings.from_record(record, "run.json")

@@ -103,9 +103,14 @@ def test_what_is_not_a_run_of_this_trainer_is_refused(
     replace(run.description, adapter="other").save()
     with pytest.raises(CheckpointError, match="written by another trainer"):
         open_run(tmp_path / "run")
-    replace(run.description, model={"depth": 3}).save()
-    with pytest.raises(ConfigError, match="is not an OLMo 3"):
-        _ = open_run(tmp_path / "run").model
+    replace(run.description, extra={**run.description.extra, "settings": 5}).save()
+    with pytest.raises(CheckpointError, match="written by another trainer"):
+        open_run(tmp_path / "run")
+    shapes = run.description.model
+    for model in ({"depth": 3}, {**shapes, "width": "a"}, {**shapes, "layers": 0}):
+        replace(run.description, model=model).save()
+        with pytest.raises(ConfigError, match="is not an OLMo 3"):
+            _ = open_run(tmp_path / "run").model
 
 
 def test_bad_tokens_stop_a_run_before_its_directory_is_made(

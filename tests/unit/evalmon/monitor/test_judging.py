@@ -8,7 +8,7 @@ from tqdm import tqdm
 
 from evalmon.errors import StoreError
 from evalmon.judging import rejudge
-from evalmon.types import ProbeResult, VerdictName
+from evalmon.types import ID_LOG_MAGIC, ProbeResult, VerdictName
 
 GRID = range(0, 201, 10)
 
@@ -200,6 +200,25 @@ def test_a_run_that_ends_in_a_loss_that_is_not_finite_opens_an_alert(
     (alert,) = world.store.alerts("tiny")
     assert (alert.cause, alert.opened_step) == ("divergence", 10)
     assert "non-finite train loss at step 17" in alert.message
+
+
+def test_a_lost_last_checkpoint_does_not_hide_a_loss_that_is_not_finite(world: Any) -> None:
+    run = world.add("tiny", [0, 10, 20])
+    run.log(25, nonfinite=[25], end="failed")
+    run.broken[20] = "torn"
+    world.monitor().follow(lambda _: None, tqdm(file=StringIO()))
+    (alert,) = world.store.alerts("tiny")
+    assert (alert.cause, alert.opened_step) == ("divergence", 10)
+
+
+def test_an_id_log_that_ends_early_is_said_so(world: Any) -> None:
+    run = world.add("tiny", [0, 10])
+    run.log(10)
+    (run.description.path / "ids.bin").write_bytes(ID_LOG_MAGIC)
+    world.monitor().one_pass()
+    assert (
+        "ids.bin ends at step 0, the run log at 10" in world.store.latest_verdict("tiny").reasons[0]
+    )
 
 
 def test_judging_again_before_any_score_gives_nothing(world: Any) -> None:

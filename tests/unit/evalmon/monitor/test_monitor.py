@@ -245,6 +245,17 @@ def test_a_checkpoint_left_unfinished_is_named_after_minutes(world: Any) -> None
     assert world.store.heartbeats("tiny")[0].stage == "waiting; unfinished: 20"
 
 
+def test_a_checkpoint_left_unfinished_when_training_ends_is_one_failure(world: Any) -> None:
+    run = world.add("tiny", [0])
+    run.log(20, end="failed")
+    run.unfinished.append(run.description.path / "20.orbax-checkpoint-tmp-3")
+    for _ in range(2):  # an evaluator started again does not note it twice
+        world.monitor().follow(lambda _: None, tqdm(file=StringIO()))
+    (kept,) = world.store.failures("tiny")
+    assert (kept.failure.checkpoint.step, kept.failure.evaluator) == (20, "restore")
+    assert "unfinished or damaged" in kept.failure.message
+
+
 def test_a_stalled_evaluator_shows_at_what(world: Any) -> None:
     world.add("tiny", [10]).log(10)
     seen: list[tuple[str, float]] = []

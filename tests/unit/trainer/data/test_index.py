@@ -135,3 +135,24 @@ def test_a_folder_without_index_is_refused(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text("{")
     with pytest.raises(DataError, match="cannot be read as JSON"):
         TokenFolder.open(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("path", 5), ("n_tokens", "10"), ("n_tokens", -1), ("label", None)]
+)
+def test_a_field_of_another_type_in_the_index_is_named(
+    make_folder: MakeFolder, name: str, value: object
+) -> None:
+    file = make_folder(10).path / "index.json"
+    record = json.loads(file.read_text())
+    record["files"][0][name] = value
+    file.write_text(json.dumps(record))
+    with pytest.raises(DataError, match=rf"index\.json: a field .* \('{name}' is {value!r}\)"):
+        TokenFolder.open(file.parent)
+
+
+def test_a_folder_without_its_tokenizer_is_refused(make_folder: MakeFolder) -> None:
+    folder = make_folder(10).path
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(DataError, match=r"tokenizer\.json: no such tokenizer file"):
+        TokenFolder.open(folder)

@@ -59,7 +59,12 @@ def test_a_tokenizer_can_be_reused(text: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "says"),
-    [("{", "not a JSON line"), ("[1]", "no string field 'text'"), ('{"text": 3}', "no string")],
+    [
+        ("{", "not a JSON line"),
+        ("[1]", "no string field 'text'"),
+        ('{"text": 3}', "no string"),
+        ('{"text": "a\\ud800"}', "half a character .* at character 1"),
+    ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
     path = tmp_path / "bad.jsonl"
@@ -75,6 +80,10 @@ def test_text_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "cut.jsonl.gz").write_bytes(gzip.compress(b'{"text": "x"}\n' * 99)[:-9])
     with pytest.raises(DataError, match=r"cut\.jsonl\.gz"):
         list(read_documents([tmp_path / "cut.jsonl.gz"]))
+    packed = gzip.compress(b'{"text": "x"}\n' * 99)
+    (tmp_path / "bent.jsonl.gz").write_bytes(packed[:10] + b"\xff" * 9 + packed[19:])
+    with pytest.raises(DataError, match=r"bent\.jsonl\.gz"):
+        list(read_documents([tmp_path / "bent.jsonl.gz"]))
     (tmp_path / "latin.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
     with pytest.raises(DataError, match=r"latin\.jsonl"):
         list(read_documents([tmp_path / "latin.jsonl"]))
