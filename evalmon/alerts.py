@@ -141,11 +141,10 @@ def _open(verdict: Verdict, cause: str, finding: Finding) -> Alert:
 
 
 def _go_on(episode: Alert, verdict: Verdict, finding: Finding) -> Alert:
-    """Bring a live episode up to date with a verdict that still shows its cause."""
+    """Bring a live episode up to date; its title stays what it was opened for."""
     return replace(
         episode,
         quiet=0,
-        title=_title(finding, episode.opened_step, episode.opened_tokens),
         message=_message(verdict, episode.cause, finding),
         verdict=verdict.verdict,
         updated_step=verdict.step,

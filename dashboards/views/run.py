@@ -86,7 +86,8 @@ def _head(view: RunView) -> None:
         column.metric(
             tile.label,
             plain(f"{tile.value} {tile.unit}".strip()),
-            tile.note.replace("\n", " · "),
+            tile.note.partition("\n")[0],
+            help=tile.note.replace("\n", " · ") if "\n" in tile.note else None,
             delta_color="off",
             delta_arrow="off",
             border=True,
