@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED := 1
 help:           ## Show the targets.
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/.all  ## Re-enact the incident: train, evaluate, compare, alert (about 5 minutes).
+demo: $(VENV)/.all  ## Re-enact the incident: train, evaluate, compare, alert (about 7 minutes).
 	$(BIN)/evalmon demo --seed $(SEED) --out $(OUT)
 
 dashboard: $(VENV)/.all  ## Open the dashboard on the demo's store (OUT=folder for another).

@@ -51,7 +51,12 @@ def tokenize_command(texts: tuple[Path, ...], out: Path, vocab_size: int, tokeni
 @click.option("--batch", "batch_instances", type=int, help="Instances an update.")
 @click.option("--sequence-length", type=int, help="Tokens an instance.")
 @click.option("--hosts", default=1, show_default=True, help="Simulated data-parallel hosts.")
-@click.option("--loader", default="batch_strided", show_default=True, help="How data is read.")
+@click.option(
+    "--loader",
+    default="batch_strided",
+    show_default=True,
+    help="batch_strided, or a FAULT for tests: double_shard, double_shard_resume.",
+)
 @click.option("--seed", default=0, show_default=True, help="Of initial values and data order.")
 @click.option("--checkpoint-every", default=100, show_default=True, help="Steps.")
 @click.option("--instances", type=int, help="Read only so many, evenly spaced over the data.")
