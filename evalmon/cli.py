@@ -6,6 +6,7 @@ last line on standard output; progress and logs go to standard error.
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from evalmon.errors import ConfigError, EvalmonError, WriteError
 if TYPE_CHECKING:
     from evalmon.config import Settings
     from evalmon.store import Store
-    from evalmon.types import RunDescription, Verdict
+    from evalmon.types import Alert, RunDescription, Verdict
 
 __all__ = ["main"]
 
@@ -84,6 +85,7 @@ def watch(
             monitor.follow()
         verdict = opened.latest_verdict(description.name)
         failures = [item for item in opened.failures(description.name) if not item.superseded]
+        alerts = opened.alerts(description.name)
     finally:
         opened.close()
     if failures:
@@ -93,7 +95,7 @@ def watch(
             f"{last.checkpoint.step}: {last.message}; all with: evalmon report {run}",
             err=True,
         )
-    _finish(verdict, as_json)
+    _finish(verdict, alerts, as_json)
 
 
 @main.command()
@@ -167,7 +169,7 @@ def report(run: Path, store: str, out: Path | None, markdown: bool, as_json: boo
             f"{target}: cannot be written ({error.strerror}); give another --out"
         ) from error
     click.echo(f"page: {target}", err=True)
-    _finish(verdict, as_json, quiet=True)
+    _finish(verdict, view.alerts, as_json, quiet=True)
 
 
 @main.command()
@@ -218,7 +220,9 @@ def _open(run: "RunDescription", settings: "Settings", *, read_only: bool = Fals
     return Store.open(place, read_only=read_only)
 
 
-def _finish(verdict: "Verdict | None", as_json: bool, *, quiet: bool = False) -> None:
+def _finish(
+    verdict: "Verdict | None", alerts: "Sequence[Alert]", as_json: bool, *, quiet: bool = False
+) -> None:
     """Print a verdict and end with its exit code."""
     if verdict is None:
         click.echo("no checkpoint was judged yet", err=True)
@@ -228,5 +232,5 @@ def _finish(verdict: "Verdict | None", as_json: bool, *, quiet: bool = False) ->
         for reason in verdict.reasons:
             click.echo(f"  {reason}", err=as_json)
     if as_json:
-        click.echo(json.dumps(verdict.record(), allow_nan=False))
+        click.echo(json.dumps(verdict.record(alerts), allow_nan=False))
     raise SystemExit(verdict.verdict.exit_code)

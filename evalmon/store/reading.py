@@ -175,10 +175,11 @@ class Reader:
         return Counter((row["evaluator"], row["version"]) for row in self._rows(query))
 
     def judged(self, run: str) -> frozenset[tuple[int, str]]:
-        """Return (step, judge) of every verdict of a run."""
+        """Return (step, judge) of the latest verdict at each step of a run."""
         table = schema.verdicts
         query = select(table.c.step, table.c.judge).where(table.c.run == run)
-        return frozenset((row["step"], row["judge"]) for row in self._rows(query))
+        latest = {row["step"]: row["judge"] for row in self._rows(query.order_by(table.c.id))}
+        return frozenset(latest.items())
 
     def verdicts(self, run: str) -> tuple[Verdict, ...]:
         """Return the verdicts by rising step; of a step judged again, the latest."""

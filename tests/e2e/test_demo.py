@@ -79,7 +79,7 @@ def test_the_report_is_one_file_without_outside_requests(demo: Path) -> None:
     page = (demo / "report.html").read_text()
     assert "memorizing" in page
     assert 'src="http' not in page
-    assert 'href="http' not in page
+    assert 'rel="stylesheet"' not in page
 
 
 def test_without_its_id_log_the_run_stays_suspect(demo: Path) -> None:
@@ -101,6 +101,7 @@ def test_a_finished_run_is_neither_scored_nor_told_again(demo: Path) -> None:
     done = _evalmon("watch", str(demo / "double-sharded"), "--config", str(settings), "--json")
     verdict = json.loads(done.stdout.splitlines()[-1])
     assert (verdict["verdict"], done.returncode) == ("memorization_confirmed", 1)
+    assert [alert["status"] for alert in verdict["alerts"]] == ["open"]
     assert "ALERT" not in done.stderr
 
 

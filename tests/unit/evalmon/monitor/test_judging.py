@@ -76,11 +76,9 @@ def test_a_step_is_judged_again_once_the_reference_reaches_it(world: Any) -> Non
     clean.steps[:] = GRID
     clean.log(200, end="completed")
     reference.one_pass()
-    monitor.one_pass()
-    monitor.one_pass()
+    assert monitor.one_pass().judged == sum(step > 100 for step in GRID)
+    assert monitor.one_pass().judged == 0
     assert {verdicts(world)[step] for step in GRID if step >= 100} == {"healthy"}
-    judged = [step for step, _ in world.store.judged("tiny")]
-    assert sorted(judged) == sorted([*GRID, *(step for step in GRID if step > 100)])
 
 
 def test_what_the_reference_did_later_changes_no_verdict(world: Any) -> None:
@@ -151,6 +149,23 @@ def test_a_confirmed_drop_without_its_id_log_is_suspected(world: Any) -> None:
     assert suspected.probe is None
     (alert,) = world.store.alerts("tiny")
     assert alert.verdict is VerdictName.MEMORIZATION_SUSPECTED
+
+
+def test_the_evaluator_judges_again_when_the_id_log_is_back(world: Any) -> None:
+    run = world.add("tiny", [0, 10, 20])
+    run.log(20, end="completed")
+    run.ids(20, repeat_from=15)
+    world.monitor().one_pass()
+    log = run.description.path / "ids.bin"
+    content = log.read_bytes()
+    log.unlink()
+    rejudge(run.description, world.store)
+    log.write_bytes(content)
+    assert world.monitor().one_pass().judged == 1
+    latest = world.store.latest_verdict("tiny")
+    assert latest.verdict is VerdictName.MEMORIZATION_SUSPECTED
+    assert len(world.store.alerts("tiny")) == 1
+    assert world.monitor().one_pass().judged == 0
 
 
 def test_an_id_log_that_is_damaged_is_named_and_judging_goes_on(world: Any) -> None:

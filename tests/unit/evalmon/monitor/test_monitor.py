@@ -74,10 +74,9 @@ def test_a_later_success_supersedes_a_failure_and_the_step_is_judged_again(world
     monitor = world.monitor()
     monitor.one_pass()
     assert [verdict.step for verdict in world.store.verdicts("tiny")] == [0, 20]
-    monitor.one_pass()
+    assert monitor.one_pass().judged == 2
     assert failures(world.store) == [("holdout", 10, 1, True)]
     assert [verdict.step for verdict in world.store.verdicts("tiny")] == [0, 10, 20]
-    assert [step for step, _ in sorted(world.store.judged("tiny"))] == [0, 10, 20, 20]
 
 
 def test_an_error_nobody_foresaw_is_stored_with_its_place(world: Any) -> None:

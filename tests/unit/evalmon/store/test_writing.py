@@ -247,7 +247,7 @@ def test_a_step_judged_again_shows_its_latest_verdict(
     store.append_verdict(verdict(20, "not_enough_data"), "short", nothing)
     store.append_verdict(verdict(10, "healthy"), "ready", nothing)
     assert [str(item.verdict) for item in store.verdicts("tiny")] == ["healthy", "not_enough_data"]
-    assert store.judged("tiny") == {(10, "short"), (20, "short"), (10, "ready")}
+    assert store.judged("tiny") == {(10, "ready"), (20, "short")}
     store.append_verdict(verdict(10, "train_shift"), "ready", nothing)
     assert str(store.verdicts("tiny")[0].verdict) == "train_shift"
     latest = store.latest_verdict("tiny")
