@@ -1,4 +1,4 @@
-"""Committed checkpoints of a run, and their parameters as numpy arrays.
+"""Committed checkpoints of a run, weights outside a run, and their parameters as numpy arrays.
 
 The one file of evalmon that owns Orbax. A checkpoint is found by asking Orbax which
 step folders are committed, never by trusting the newest name; its tokens come from its
@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -19,10 +19,19 @@ from typing import Any, cast
 
 import numpy as np
 
+from evalmon import layouts
 from evalmon.errors import CheckpointError
-from evalmon.types import CheckpointRef, RunDescription, weights_fingerprint
+from evalmon.types import CheckpointRef, ModelDescription, RunDescription, weights_fingerprint
 
-__all__ = ["CHECKPOINTS", "CheckpointListing", "Parameters", "find", "restore", "step_of"]
+__all__ = [
+    "CHECKPOINTS",
+    "CheckpointListing",
+    "Parameters",
+    "find",
+    "open_weights",
+    "restore",
+    "step_of",
+]
 
 CHECKPOINTS = "checkpoints"
 """Folder of a run that holds its step folders."""
@@ -31,6 +40,7 @@ _COMMIT_MARKER = "commit_success.txt"
 _METADATA = "_CHECKPOINT_METADATA"
 _TEMPORARY = ".orbax-checkpoint-tmp"
 _ITEMS = ("params", "progress")
+_FINGERPRINT = "params_fingerprint"
 _STEP_NAME = re.compile(r"(?:.*[_-])?(\d+)")
 
 
@@ -54,7 +64,7 @@ class Parameters:
     """The weights of one checkpoint.
 
     Attributes:
-        tree: nested mapping of numpy arrays in their stored dtype.
+        tree: nested mapping of numpy arrays in their stored dtype, layers in order of number.
         fingerprint: hash over names, shapes, dtypes and bytes.
     """
 
@@ -119,13 +129,15 @@ def restore(ref: CheckpointRef) -> Parameters:
     """Read the parameters of a checkpoint, and nothing else of it.
 
     Every array comes back whole, as numpy, in the dtype it was stored in, whatever
-    number of devices it was saved under.
+    number of devices it was saved under. A training state saved as one tree yields its
+    parameters alone (``evalmon.layouts``).
 
     Where the checkpoint's progress record holds ``params_fingerprint``, the arrays must
     have it: a flipped bit in an array is found by nothing else.
 
     Raises:
-        CheckpointError: the checkpoint vanished, is cut off, or is damaged.
+        CheckpointError: the checkpoint vanished, is cut off, is damaged, or is a tree in
+            which the parameters cannot be told.
 
     Source: google/orbax issues 646 and 648; pytorch/pytorch issue 187138 (silent casts).
     """
@@ -135,20 +147,59 @@ def restore(ref: CheckpointRef) -> Parameters:
             f"{path}: step {ref.step} of run {ref.run} is gone (removed by its trainer?); "
             "keep checkpoints until they are scored"
         )
+    return _restore(path, f"step {ref.step}", lambda: _saved_fingerprint(ref.path))
+
+
+def open_weights(path: Path) -> tuple[ModelDescription, Parameters]:
+    """Read what a model is and its parameters, from a run or from a weights folder.
+
+    Args:
+        path: ``RUN/checkpoints/STEP``, or a folder with ``model.json`` and ``params``.
+
+    Raises:
+        CheckpointError: neither of them, unfinished, damaged, or not the weights that
+            ``provenance.json`` was written for.
+    """
+    if not path.is_dir():
+        raise CheckpointError(
+            f"{path}: no such folder; give RUN/checkpoints/STEP or a weights folder"
+        )
+    if path.parent.name == CHECKPOINTS and not (path / "model.json").exists():
+        run = RunDescription.load(path.parent.parent)
+        step = step_of(path)
+        tokens = _tokens(path, step) if _is_committed(path) else None
+        if tokens is None:
+            raise CheckpointError(f"{path}: unfinished or damaged; wait for it, or copy it again")
+        return run.model_description, restore(CheckpointRef(run.name, step, tokens, path))
+    if (path / "run.json").exists():
+        raise CheckpointError(f"{path}: a run; give one checkpoint of it, {path}/checkpoints/STEP")
+    if (path / "config.json").exists() and not (path / "model.json").exists():
+        raise CheckpointError(
+            f"{path}: published weights; make a weights folder of them first: "
+            f"python -m trainer convert {path} DST"
+        )
+    description = ModelDescription.load(path)
+    if not (path / "params").is_dir():
+        raise CheckpointError(f"{path / 'params'}: no such folder; convert the weights again")
+    return description, _restore(path / "params", "this model", lambda: _recorded(path))
+
+
+def _restore(path: Path, whose: str, expected: Callable[[], str | None]) -> Parameters:
+    """Read one item and compare it with the fingerprint recorded when it was written."""
     try:
         tree = _read(path)
         found = Parameters(tree, weights_fingerprint(tree))
-        expected = _saved_fingerprint(ref.path)
+        recorded = expected()
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise CheckpointError(
-            f"{path}: the parameters of step {ref.step} cannot be read "
+            f"{path}: the parameters of {whose} cannot be read "
             f"({type(error).__name__}: {reason[:300]}); the checkpoint is cut off or damaged"
         ) from error
-    if expected not in (None, found.fingerprint):
+    if recorded not in (None, found.fingerprint):
         raise CheckpointError(
-            f"{path}: fingerprint {found.fingerprint}, but {expected} was saved; the parameters of "
-            f"step {ref.step} are damaged, copy them again or drop the checkpoint"
+            f"{path}: fingerprint {found.fingerprint}, but {recorded} was saved; the parameters of "
+            f"{whose} are damaged, copy them again or drop the checkpoint"
         )
     return found
 
@@ -200,7 +251,18 @@ def _saved_fingerprint(path: Path) -> str | None:
     """Return the fingerprint that the trainer recorded, None where it recorded none."""
     if not (path / "progress").is_dir():
         return None
-    return _progress(path, (path / _METADATA).stat().st_mtime_ns).get("params_fingerprint")
+    return _progress(path, (path / _METADATA).stat().st_mtime_ns).get(_FINGERPRINT)
+
+
+def _recorded(path: Path) -> str | None:
+    """Return the fingerprint in a weights folder's provenance, None where none is recorded."""
+    file = path / "provenance.json"
+    if not file.exists():
+        return None
+    record = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(record, dict):
+        raise TypeError(f"{file.name} is no JSON object")
+    return cast("dict[str, Any]", record).get(_FINGERPRINT)
 
 
 @lru_cache(maxsize=4096)
@@ -217,7 +279,7 @@ def _progress(path: Path, committed_ns: int) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Restore one item as a tree of numpy arrays, whatever topology it was saved with."""
+    """Restore the parameters of one item as numpy arrays, whatever topology saved them."""
     import jax
     import orbax.checkpoint as ocp
 
@@ -227,9 +289,15 @@ def _read(path: Path) -> dict[str, Any]:
         stored = cast("Any", reader.metadata(place)).item_metadata
         if stored is None:
             raise ValueError("its list of arrays is missing or torn")
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), stored.tree)
-        tree = reader.restore(place, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
-    return cast("dict[str, Any]", tree)
+        root = layouts.root_of_parameters(stored.tree, str(path))
+        wanted = layouts.subtree(stored.tree, root)
+        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
+        for name in reversed(root):
+            wanted, as_numpy = {name: wanted}, {name: as_numpy}
+        # What stands beside the parameters is as large again, twice, and is not read.
+        args = ocp.args.PyTreeRestore(item=wanted, restore_args=as_numpy, partial_restore=True)
+        tree = reader.restore(place, args=args)
+    return layouts.numbered(layouts.subtree(tree, root), str(path))
 
 
 @cache

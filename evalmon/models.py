@@ -1,17 +1,20 @@
 """The seam to any trainer's model: a protocol, and look-up by entry point.
 
 A trainer registers a factory in the entry-point group ``evalmon.models``; a run's
-``run.json`` names it. evalmon hands the factory the run's description and, for each
-checkpoint, the restored parameters, and gets token scores back. evalmon never
-imports a trainer.
+``run.json``, or the ``model.json`` of a weights folder, names it. evalmon hands the
+factory the model's description and, for each checkpoint, the restored parameters, and
+gets token scores back. evalmon never imports a trainer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Protocol, cast, runtime_checkable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from evalmon.errors import ConfigError
-from evalmon.types import RunDescription, ScoreRequest, TokenScores
+from evalmon.types import ModelDescription, ScoreRequest, TokenScores
 
 __all__ = ["ENTRY_POINT_GROUP", "LanguageModel", "find_model"]
 
@@ -29,11 +32,14 @@ class LanguageModel(Protocol):
         vocab_size: ids are in [0, vocab_size).
         max_length: longest context plus continuation it scores, in tokens.
         dtype: compute dtype, as ``float32``.
+        stored_dtype: dtype the loaded parameters were stored in, empty before ``load``;
+            where it is not ``dtype``, the caller says so beside every number.
     """
 
     vocab_size: int
     max_length: int
     dtype: str
+    stored_dtype: str
 
     def load(self, parameters: Mapping[str, Any]) -> None:
         """Use these parameters from now on.
@@ -42,7 +48,8 @@ class LanguageModel(Protocol):
             parameters: nested mapping of numpy arrays, as restored from a checkpoint.
 
         Raises:
-            CheckpointError: a tensor is missing, extra or misshaped; its name is given.
+            CheckpointError: a tensor is missing, extra or misshaped, or two are of different
+                dtypes; its name is given.
         """
         ...
 
@@ -61,20 +68,45 @@ class LanguageModel(Protocol):
         """Continue each prompt greedily until a stop id or ``max_new_tokens``."""
         ...
 
+    def log_probabilities(self, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """Yield the log-probabilities of the next token after each position, part by part.
 
-def find_model(run: RunDescription) -> LanguageModel:
-    """Build the model of a run through the entry point its ``run.json`` names.
+        Only one part is in memory at a time. ``max_length`` is no limit here. The sum of
+        exponentials is at least float32 whatever ``dtype`` is, and values that are not
+        finite are yielded as they are.
+
+        Args:
+            ids: text, at least one token.
+
+        Returns:
+            Parts [t, vocab_size] whose t add up to the length of ``ids``.
+
+        Raises:
+            EvaluationError: no token, or a token id outside the vocabulary.
+        """
+        ...
+
+
+def find_model(description: ModelDescription, dtype: str | None = None) -> LanguageModel:
+    """Build a model, without weights, through the entry point its description names.
+
+    Args:
+        description: what the model is.
+        dtype: compute dtype, None for the one of the description.
 
     Raises:
-        ConfigError: no such entry point is installed.
+        ConfigError: no such entry point is installed, or the model cannot be built.
 
     Source: Python packaging's entry points specification.
     """
     found = entry_points(group=ENTRY_POINT_GROUP)
-    if run.adapter not in found.names:
+    if description.adapter not in found.names:
         raise ConfigError(
-            f"{run.path / 'run.json'}: model adapter {run.adapter!r} is not installed; "
-            f"installed are {sorted(found.names)}. Install the trainer that wrote the run."
+            f"{description.path}: model adapter {description.adapter!r} is not installed; "
+            f"installed are {sorted(found.names)}. Install the trainer that wrote it."
         )
-    factory = cast("Callable[[RunDescription], LanguageModel]", found[run.adapter].load())
-    return factory(run)
+    factory = cast(
+        "Callable[[ModelDescription, str | None], LanguageModel]",
+        found[description.adapter].load(),
+    )
+    return factory(description, dtype)

@@ -199,7 +199,7 @@ class Monitor:
         """Restore once, then run each missing evaluator; a failure stops none of the others."""
         missing = self._missing(ref)  # again, now that nobody else can be at it
         if self.model is None:
-            self.model = models.find_model(self.run)
+            self.model = models.find_model(self.run.model_description)
         self.store.beat(self.run.name, f"restore step {ref.step}")
         try:
             parameters = checkpoints.restore(ref)

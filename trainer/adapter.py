@@ -6,7 +6,7 @@ never looks. Only the states that predict a continuation token go through the he
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import jax
@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpy.typing import NDArray
 
-from evalmon.errors import CheckpointError, EvaluationError
-from evalmon.types import RunDescription, ScoreRequest, TokenScores
-from trainer.model import Olmo3Config, ParameterTree, bind, parameter_shapes
-from trainer.rundir import model_config
+from evalmon.errors import CheckpointError, ConfigError, EvaluationError
+from evalmon.types import ModelDescription, ScoreRequest, TokenScores
+from trainer.architecture import Olmo3Config
+from trainer.model import ParameterTree, bind, parameter_shapes
 
 __all__ = ["Olmo3LanguageModel", "open_model"]
 
@@ -27,16 +27,41 @@ _LEAST_ROWS: Final = 4
 _LEAST_LENGTH: Final = 32
 _HEAD_ROWS: Final = 512
 
+_PRECISION: Final = "highest"
+"""Of products: GPUs and TPUs take fewer bits of float32 operands by default."""
+
+_STORED: Final = ("bfloat16", "float16", "float32", "float64")
+"""Dtypes that parameters may have been stored in."""
+
 _Ids: TypeAlias = tuple[int, ...]
 
 
-def open_model(run: RunDescription) -> "Olmo3LanguageModel":
-    """Build the model of a run, without weights.
+def open_model(description: ModelDescription, dtype: str | None = None) -> "Olmo3LanguageModel":
+    """Build the model of a run or of a weights folder, without weights.
+
+    Args:
+        description: what the model is.
+        dtype: compute dtype, None for the one described.
 
     Raises:
-        ConfigError: ``run.json`` does not describe an OLMo 3.
+        ConfigError: it does not describe an OLMo 3, or the compute dtype cannot be had.
     """
-    return Olmo3LanguageModel(model_config(run), run.sequence_length)
+    place = f"{description.path}: field 'model'"
+    config = Olmo3Config.from_record(description.model, place)
+    if config.vocab_size != description.vocab_size:
+        raise ConfigError(
+            f"{place}: 'vocab_size' is {config.vocab_size}, but the file's own is "
+            f"{description.vocab_size}; use the trainer that wrote it"
+        )
+    if dtype is not None:
+        config = replace(config, dtype=dtype)
+        config.require_valid("compute dtype")
+    if config.dtype == "float64" and not jax.config.read("jax_enable_x64"):
+        raise ConfigError(
+            f"{place}: computes in float64, which JAX has only with JAX_ENABLE_X64=1; set it, or "
+            "compute in float32"
+        )
+    return Olmo3LanguageModel(config, description.max_length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,27 +79,41 @@ class Olmo3LanguageModel:
         config: shapes.
         max_length: longest context plus continuation, in tokens: the length it was
             trained on.
+
+    Matrices stored wider than the compute dtype are held in the compute dtype, as every use
+    of them would cast them; narrower ones stay as they are stored, and so do norm weights
+    (float64 as float32 where JAX has no float64). Float32 means products in float32, also on
+    devices whose default is fewer bits.
     """
 
     def __init__(self, config: Olmo3Config, max_length: int) -> None:
         self.vocab_size = config.vocab_size
         self.max_length = max_length
         self.dtype = config.dtype
+        self.stored_dtype = ""
         self._shapes = _by_name(parameter_shapes(config))
         self._parameters: ParameterTree | None = None
 
         def hidden(parameters: ParameterTree, ids: Int[Array, "R T"]) -> Float[Array, "RT d"]:
-            states = bind(config, parameters).hidden(ids)
+            with jax.default_matmul_precision(_PRECISION):
+                states = bind(config, parameters).hidden(ids)
             return states.reshape(-1, states.shape[-1])
+
+        def logits(parameters: ParameterTree, states: Float[Array, "P d"]) -> Float[Array, "P V"]:
+            with jax.default_matmul_precision(_PRECISION):
+                return bind(config, parameters).unembed(states)
 
         def head(
             parameters: ParameterTree, states: Float[Array, "P d"], targets: Int[Array, " P"]
         ) -> tuple[Float[Array, " P"], Int[Array, " P"]]:
-            logits = bind(config, parameters).unembed(states)
-            chosen = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-            return chosen - jax.nn.logsumexp(logits, axis=-1), jnp.argmax(logits, axis=-1)
+            values = logits(parameters, states)
+            chosen = jnp.take_along_axis(values, targets[:, None], axis=-1)[:, 0]
+            return chosen - jax.nn.logsumexp(values, axis=-1), jnp.argmax(values, axis=-1)
 
-        self._hidden, self._head = jax.jit(hidden), jax.jit(head)
+        def every(parameters: ParameterTree, states: Float[Array, "P d"]) -> Float[Array, "P V"]:
+            return jax.nn.log_softmax(logits(parameters, states), axis=-1)
+
+        self._hidden, self._head, self._every = jax.jit(hidden), jax.jit(head), jax.jit(every)
 
     def load(self, parameters: Mapping[str, Any]) -> None:
         found = _by_name(parameters)
@@ -87,14 +126,21 @@ class Olmo3LanguageModel:
                 f"checkpoint parameters: missing {missing or 'none'}, unknown {extra or 'none'}; "
                 "is it of this run's model?"
             )
+        first, stored = next((name, str(value.dtype)) for name, value in found.items())
         for name, expected in self._shapes.items():
             value = found[name]
-            if (tuple(value.shape), str(value.dtype)) != (expected.shape, "float32"):
+            if tuple(value.shape) != expected.shape or str(value.dtype) not in _STORED:
                 raise CheckpointError(
                     f"checkpoint parameter {name}: {value.dtype} {tuple(value.shape)}, expected "
-                    f"float32 {expected.shape}; is it of this run's model?"
+                    f"{expected.shape} in one of {_STORED}; is it of this run's model?"
                 )
-        self._parameters = jax.tree.map(jnp.asarray, dict(parameters))
+            if str(value.dtype) != stored:
+                raise CheckpointError(
+                    f"checkpoint parameters: {first} is {stored}, but {name} is {value.dtype}; "
+                    "store all of them in one dtype"
+                )
+        self.stored_dtype = stored
+        self._parameters = jax.tree.map(self._held, dict(parameters))
 
     def score(self, requests: Sequence[ScoreRequest]) -> list[TokenScores]:
         for number, request in enumerate(requests):
@@ -131,6 +177,37 @@ class Olmo3LanguageModel:
                     open_rows.discard(row)
         return [text[len(prompt) :] for text, prompt in zip(texts, prompts, strict=True)]
 
+    def log_probabilities(self, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        """Yield the log-probabilities after each position, ``_HEAD_ROWS`` of them at a time.
+
+        Raises:
+            EvaluationError: no token, a token id outside the vocabulary, or no weights.
+        """
+        text = tuple(ids)
+        if not text:
+            raise EvaluationError("text 0: no token; give at least one")
+        self._check_ids("text 0", text)
+        length = _padded_length(len(text))
+        padded = np.zeros((1, length), np.int32)
+        padded[0, : len(text)] = text
+        states = self._hidden(self._loaded(), padded)
+        rows = min(length, _HEAD_ROWS)
+
+        def parts() -> Iterator[NDArray[np.float32]]:
+            for start in range(0, len(text), rows):
+                values = self._every(self._loaded(), states[start : start + rows])
+                yield np.asarray(values, np.float32)[: len(text) - start]
+
+        return parts()
+
+    def _held(self, value: Any) -> Array:
+        """Return a stored tensor as it is kept in memory."""
+        stored, compute = jnp.dtype(value.dtype), jnp.dtype(self.dtype)
+        if value.ndim > 1 and stored.itemsize > compute.itemsize:
+            return jnp.asarray(np.asarray(value).astype(compute))
+        kept = jax.dtypes.canonicalize_dtype(stored)
+        return jnp.asarray(np.asarray(value).astype(kept, copy=False))
+
     def _check(self, number: int, request: ScoreRequest, generated: int = 0) -> None:
         """Raise when a request is empty, too long, or holds an id outside the vocabulary."""
         continuation = () if generated else request.continuation
@@ -141,10 +218,14 @@ class Olmo3LanguageModel:
             raise EvaluationError(
                 f"request {number}: {length} tokens, at most {self.max_length}; shorten its context"
             )
-        for token in (*request.context, *continuation):
+        self._check_ids(f"request {number}", (*request.context, *continuation))
+
+    def _check_ids(self, place: str, ids: Sequence[int]) -> None:
+        """Raise when an id is outside the vocabulary."""
+        for token in ids:
             if not 0 <= token < self.vocab_size:
                 raise EvaluationError(
-                    f"request {number}: token id {token} outside the vocabulary of "
+                    f"{place}: token id {token} outside the vocabulary of "
                     f"{self.vocab_size}; was it made with the run's tokenizer?"
                 )
 
@@ -219,6 +300,13 @@ def _batches(inputs: Sequence[_Ids]) -> Iterator[_Batch]:
         for row, tokens in enumerate(rows):
             ids[row, : len(tokens)] = tokens
         yield _Batch(ids, rows)
+
+
+def _padded_length(length: int) -> int:
+    """Return the compiled length of one text: a power of two, or whole parts of the head."""
+    if length <= _HEAD_ROWS:
+        return _power_of_two(length, _LEAST_LENGTH)
+    return -(-length // _HEAD_ROWS) * _HEAD_ROWS
 
 
 def _power_of_two(number: int, least: int) -> int:

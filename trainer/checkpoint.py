@@ -1,9 +1,13 @@
-"""Checkpoints: the one file of the trainer that knows Orbax.
+"""Checkpoints: the file of the trainer that knows how Orbax stores a run.
 
 A checkpoint holds three items: ``params`` and ``optimizer`` (arrays) and ``progress``
 (JSON: step, tokens, instances, and the fingerprint of the parameters, because Orbax does
 not notice a flipped bit). It is written in the background and counts from the moment Orbax
 has renamed its directory to the bare step number.
+
+On disk nothing hangs on how a run holds its state (``trainer.canonical``): a checkpoint goes
+on with any mesh, any number of processes, scanned or not. A dtype is never changed on the way
+in or out.
 """
 
 import logging
@@ -15,15 +19,26 @@ from typing import Any, Final, Self, TypedDict
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from orbax.checkpoint.path import step as step_paths
 
 from evalmon.errors import CheckpointError, WriteError
-from evalmon.types import weights_fingerprint
+from trainer.canonical import (
+    Stacked,
+    canonical_copy,
+    canonical_shapes,
+    canonical_shardings,
+    fingerprint,
+    in_layout_of,
+)
 from trainer.update import TrainState
 
-__all__ = ["Checkpoints", "Progress"]
+__all__ = ["Checkpoints", "Progress", "load_start"]
 
-_ORBAX_ERRORS: Final = (OSError, ValueError, TypeError, KeyError, RuntimeError)
+_ORBAX_ERRORS: Final = (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError)
 """What a full disk, a torn file or another shape surfaces as."""
+
+_WAIT_SECONDS: Final = 300
+"""How long a process of a distributed run waits for another's part of a checkpoint."""
 
 
 class Progress(TypedDict):
@@ -40,15 +55,21 @@ class Checkpoints:
     Args:
         directory: ``RUN/checkpoints``; leftovers of a save that a kill cut off are never
             resumed from, and are gone by the next save.
+        stacked: shapes of the model if the run's layers are stacked (``trainer.layout``),
+            None if they are not.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, stacked: Stacked = None) -> None:
         # Orbax logs every phase of a save, and an error once for each of its threads; our log
         # has the events, and what went wrong is raised here.
         logging.getLogger("absl").setLevel(logging.CRITICAL)
         _ignore_late_threads()
         self._directory = directory.resolve()
-        options = ocp.CheckpointManagerOptions(cleanup_tmp_directories=True)
+        self._stacked = stacked
+        options = ocp.CheckpointManagerOptions(
+            cleanup_tmp_directories=True,
+            async_options=ocp.AsyncOptions(timeout_secs=_WAIT_SECONDS),
+        )
         self._manager = ocp.CheckpointManager(self._directory, options=options)
         self._pending: Progress | None = None
 
@@ -67,9 +88,7 @@ class Checkpoints:
             WriteError: this or an earlier checkpoint could not be written.
         """
         committed = self.wait()
-        # Copied here, because a background writer may look at the very memory that the
-        # next update takes over.
-        copy = jax.tree.map(np.array, state)
+        copy = canonical_copy(state, self._stacked)
         self._pending = progress
         try:
             self._manager.save(
@@ -78,7 +97,7 @@ class Checkpoints:
                     params=ocp.args.StandardSave(copy.params),
                     optimizer=ocp.args.StandardSave(copy.optimizer),
                     progress=ocp.args.JsonSave(
-                        {**progress, "params_fingerprint": weights_fingerprint(copy.params)}
+                        {**progress, "params_fingerprint": fingerprint(copy.params)}
                     ),
                 ),
             )
@@ -118,44 +137,28 @@ class Checkpoints:
         """Read the last committed checkpoint.
 
         Args:
-            template: a state of the same shapes, on the devices to restore to.
+            template: a state of the same shapes and dtypes, on the devices to restore to;
+                their number need not be that of the devices it was saved from.
 
         Raises:
-            CheckpointError: none is committed, or it is torn or of other shapes.
+            CheckpointError: none is committed, or it is torn or of other shapes or dtypes.
         """
         step = self.latest
         if step is None:
             raise CheckpointError(
                 f"{self._directory}: no committed checkpoint to resume from; start a new run"
             )
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, template)
-        try:
-            restored = self._manager.restore(
-                step,
-                args=ocp.args.Composite(
-                    params=ocp.args.StandardRestore(abstract.params),
-                    optimizer=ocp.args.StandardRestore(abstract.optimizer),
-                    progress=ocp.args.JsonRestore(),
-                ),
-            )
-        except _ORBAX_ERRORS as error:
-            raise CheckpointError(
-                f"{self._directory / str(step)}: cannot be restored ({_first_line(error)}); "
-                "remove this directory to resume from the checkpoint before it"
-            ) from error
-        record = restored["progress"]
+        path = self._directory / str(step)
+        way_out = "remove this directory to resume from the checkpoint before it"
+        params = _read(path / "params", template.params, self._stacked, way_out)
+        optimizer = _read(path / "optimizer", template.optimizer, self._stacked, way_out)
+        record = _read_progress(path, way_out)
         progress: Progress = {
             "step": record["step"],
             "tokens": record["tokens"],
             "instances": record["instances"],
         }
-        saved = record.get("params_fingerprint")
-        if saved and weights_fingerprint(jax.tree.map(np.array, restored["params"])) != saved:
-            raise CheckpointError(
-                f"{self._directory / str(step)}: damaged, its parameters are not those that were "
-                "saved; remove this directory to resume from the checkpoint before it"
-            )
-        return TrainState(restored["params"], restored["optimizer"]), progress
+        return TrainState(params, optimizer), progress
 
     def close(self) -> None:
         """Wait for the background and end its threads; errors were raised by ``wait``."""
@@ -175,6 +178,113 @@ class Checkpoints:
             f"({_first_line(cause)}); last durable step is {kept[-1] if kept else None}. "
             "Free some space or mend the disk, then go on with --resume"
         )
+
+
+def load_start(
+    path: Path,
+    template: TrainState,
+    *,
+    with_optimizer: bool,
+    stacked: Stacked = None,
+) -> TrainState:
+    """Read what a new run starts from.
+
+    Args:
+        path: ``RUN/checkpoints/STEP`` of any run, or a folder that ``convert`` wrote.
+        template: the new run's state on its devices.
+        with_optimizer: whether moments and their history are read too, or stay the
+            template's.
+        stacked: shapes of the model if the new run's layers are stacked.
+
+    Raises:
+        CheckpointError: it is not there, not committed, torn, or of other shapes or dtypes.
+    """
+    place, way_out = path.resolve(), "give another checkpoint to --init-from"
+    needed = ("params", "optimizer") if with_optimizer else ("params",)
+    missing = [item for item in needed if not (place / item).is_dir()]
+    if missing:
+        raise CheckpointError(
+            f"{path}: holds no {' and no '.join(missing)}; --init-from takes RUN/checkpoints/STEP, "
+            "or for parameters alone a folder that `python -m trainer convert` wrote"
+        )
+    if not step_paths.is_path_finalized(place):
+        raise CheckpointError(f"{path}: its save never ended; {way_out}")
+    _ignore_late_threads()
+    params = _read(place / "params", template.params, stacked, way_out)
+    if not with_optimizer:
+        return TrainState(params, template.optimizer)
+    return TrainState(params, _read(place / "optimizer", template.optimizer, stacked, way_out))
+
+
+def _read(item: Path, template: Any, stacked: Stacked, way_out: str) -> Any:
+    """Read one item onto the devices of ``template``, undamaged and in its stored dtype."""
+    target = canonical_shapes(template, stacked)
+    if jax.process_count() == 1:
+        how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target)
+    else:
+        how = jax.tree.map(
+            lambda leaf, sharding: ocp.ArrayRestoreArgs(sharding=sharding, global_shape=leaf.shape),
+            target,
+            canonical_shardings(target, template),
+        )
+    try:
+        with ocp.PyTreeCheckpointer() as reader:
+            stored = reader.metadata(item).item_metadata
+            if stored is None:
+                raise ValueError("its list of arrays is missing or torn")
+            _require_same(item, stored.tree, target)
+            values = reader.restore(item, args=ocp.args.PyTreeRestore(target, restore_args=how))
+    except _ORBAX_ERRORS as error:
+        raise _unreadable(item.parent, error, way_out) from error
+    if item.name == "params" and (item.parent / "progress").is_dir():
+        saved = _read_progress(item.parent, way_out).get("params_fingerprint")
+        if saved and fingerprint(values) != saved:
+            raise CheckpointError(
+                f"{item.parent}: damaged, its parameters are not those that were saved; {way_out}"
+            )
+    return in_layout_of(template, values, stacked)
+
+
+def _read_progress(path: Path, way_out: str) -> dict[str, Any]:
+    """Read how far the run was."""
+    try:
+        with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
+            return reader.restore(path / "progress")
+    except _ORBAX_ERRORS as error:
+        raise _unreadable(path, error, way_out) from error
+
+
+def _require_same(item: Path, stored: Any, target: Any) -> None:
+    """Raise when arrays have other names, shapes or dtypes than the run's; Orbax would cast."""
+    found, wanted = _by_name(stored), _by_name(target)
+    missing, extra = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+    if missing or extra:
+        raise CheckpointError(
+            f"{item}: lacks {missing or 'nothing'} and has {extra or 'nothing'} beside what this "
+            "run trains; is it of the same model and optimizer?"
+        )
+    for name, leaf in wanted.items():
+        have = (str(found[name].dtype), tuple(found[name].shape))
+        want = (str(leaf.dtype), tuple(leaf.shape))
+        if have != want:
+            raise CheckpointError(
+                f"{item}: {name} is stored as {have[0]} {list(have[1])}, but this run trains "
+                f"{want[0]} {list(want[1])}; nothing is cast unasked: give the run that model, or "
+                "convert the weights (`python -m trainer convert`, --dtype)"
+            )
+
+
+def _by_name(tree: Any) -> dict[str, Any]:
+    """Return the leaves of a tree, or of Orbax's list of it, by dotted name."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _unreadable(path: Path, cause: object, way_out: str) -> CheckpointError:
+    """Describe a checkpoint that could not be read."""
+    return CheckpointError(f"{path}: cannot be restored ({_first_line(cause)}); {way_out}")
 
 
 @cache

@@ -1,9 +1,11 @@
-"""Commands of the trainer: ``tokenize`` and ``train``."""
+"""Commands of the trainer, one for each thing that people do with it."""
 
 import json
+import os
 import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 from click.core import ParameterSource
@@ -46,7 +48,11 @@ def tokenize_command(texts: tuple[Path, ...], out: Path, vocab_size: int, tokeni
 @click.option("--name", help="Name of the run; by default the directory's.")
 @click.option("--data", type=_PATH, help="Token folder to train on.")
 @click.option("--fresh-data", type=_PATH, help="Token folder that is never trained on.")
+@click.option("--recipe", "recipe_name", help="Take defaults from a recipe of `recipes`.")
 @click.option("--preset", default="tiny", show_default=True, help="Model size.")
+@click.option("--heads", type=int, help="Query heads instead of the preset's.")
+@click.option("--kv-heads", type=int, help="Key and value heads instead of the preset's.")
+@click.option("--head-dim", type=int, help="Width of a head instead of the preset's.")
 @click.option("--steps", type=int, help="Optimizer updates.")
 @click.option("--batch", "batch_instances", type=int, help="Instances an update.")
 @click.option("--sequence-length", type=int, help="Tokens an instance.")
@@ -62,32 +68,198 @@ def tokenize_command(texts: tuple[Path, ...], out: Path, vocab_size: int, tokeni
 @click.option("--instances", type=int, help="Read only so many, evenly spaced over the data.")
 @click.option("--learning-rate", default=4e-3, show_default=True, help="Peak.")
 @click.option("--warmup-steps", type=int, help="Of linear warm-up; by default a tenth of --steps.")
+@click.option(
+    "--schedule", default="cosine", show_default=True, help="cosine, two_stages, maxtext or linear."
+)
+@click.option("--schedule-steps", type=int, help="Length of the schedule; by default --steps.")
+@click.option(
+    "--skip-step", default="none", show_default=True, help="On spikes: none, olmo_core or maxtext."
+)
+@click.option(
+    "--loss-normalization",
+    default="olmo_core",
+    show_default=True,
+    help="How masked instances count: olmo_core or maxtext.",
+)
+@click.option("--accumulate", default=1, show_default=True, help="Micro-batches of an update.")
+@click.option(
+    "--dtype", default="float32", show_default=True, help="Of computing; parameters are float32."
+)
+@click.option("--remat", default="none", show_default=True, help="none, projections, dots or full.")
+@click.option("--scan-layers", is_flag=True, help="Compile four layers once, and loop.")
+@click.option("--mesh", help="Devices, as data=2,fsdp=4,tensor=1; by default all on data.")
+@click.option("--coordinator", help="HOST:PORT of process 0, where several share the run.")
+@click.option("--processes", type=int, help="How many there are.")
+@click.option("--process-id", type=int, help="Which this is, from 0.")
+@click.option("--init-from", help="Start from RUN/checkpoints/STEP or a converted folder.")
+@click.option("--without-optimizer", is_flag=True, help="Take only parameters from --init-from.")
+@click.option(
+    "--tensorboard",
+    type=_PATH,
+    is_flag=False,
+    flag_value=Path(),
+    help="Write event files too, by default into OUT/tensorboard.",
+)
+@click.option("--wandb", help="Write to this W&B project too; WANDB_MODE=offline stays local.")
 @click.pass_context
 def train_command(
-    context: click.Context, out: Path, *, resume: bool, hosts: int, **options: Any
+    context: click.Context,
+    out: Path,
+    *,
+    resume: bool,
+    tensorboard: Path | None,
+    wandb: str | None,
+    **options: Any,
 ) -> None:
-    """Train a model; with --resume only --out and --hosts matter, the rest is in run.json."""
-    from trainer.config import TrainSettings
-    from trainer.loop import train
-    from trainer.rundir import create_run, open_run
+    """Train a model.
 
-    if resume:
-        given = context.get_parameter_source("hosts") is ParameterSource.COMMANDLINE
-        run = open_run(out, hosts if given else None)
-        _refuse_changes(context, {"name": run.description.name, **_settings_of(run.settings)})
-    else:
-        missing = [name for name in _REQUIRED if options[name] is None]
-        if missing:
-            flags = ", ".join(_flag(name) for name in missing)
-            raise ConfigError(f"{flags}: needed for a new run; an old one goes on with --resume")
-        name = options.pop("name") or out.name
-        data, fresh_data = options.pop("data"), options.pop("fresh_data")
-        if options["warmup_steps"] is None:
-            options["warmup_steps"] = options["steps"] // 10
-        settings = TrainSettings(hosts=hosts, **options)
-        run = create_run(out, name, settings, data, fresh_data)
-    reason = train(run, resume=resume)
+    With --resume all but how the work is split (--hosts, --mesh, --accumulate, --remat,
+    --scan-layers) is in run.json.
+    """
+    from trainer.distributed import first_then_others, initialize_from_options, is_first
+    from trainer.loop import train
+    from trainer.rundir import RESUMABLE, open_run
+    from trainer.writers import open_writers, require_installed
+
+    require_installed(tensorboard=tensorboard is not None, wandb=wandb is not None)
+    initialize_from_options(*(options.pop(n) for n in ("coordinator", "processes", "process_id")))
+
+    def make() -> Any:
+        if not resume:
+            return _new_run(context, out, options)
+        run = open_run(out, **{n: options[n] for n in RESUMABLE if _is_given(context, n)})
+        _refuse_changes(context, {"name": run.description.name, **asdict(run.settings)})
+        return run
+
+    run = first_then_others(make, lambda: open_run(out))
+    settings, place = asdict(run.settings), out / "tensorboard"
+    place = place if tensorboard == Path() else tensorboard
+    name = run.description.name
+    writers = open_writers(out, name, settings, place, wandb) if is_first() else ()
+    reason = train(run, resume=resume, writers=writers)
     _print(run=run.description.name, out=str(out), reason=reason)
+
+
+@commands.command("recipes")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+def recipes_command(*, as_json: bool) -> None:
+    """List the published recipes that `train --recipe` takes."""
+    from trainer.recipes import RECIPES
+
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in RECIPES.values()]))
+        return
+    for each in RECIPES.values():
+        click.echo(each.name)
+        for name, value in asdict(each).items():
+            lines = value if isinstance(value, tuple) else (value,)
+            for line in cast("tuple[Any, ...]", lines) if name != "name" else ():
+                click.echo(f"  {name:20}{'-' if line is None else line}")
+
+
+@commands.command("schedule")
+@click.argument("recipe_name", metavar="RECIPE")
+@click.option("--steps", required=True, help="Steps (1-based) with commas between.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+def schedule_command(recipe_name: str, steps: str, *, as_json: bool) -> None:
+    """Print the learning rate of a recipe at some steps."""
+    from trainer.recipes import recipe
+
+    chosen = recipe(recipe_name)
+    try:
+        wanted = [int(step) for step in steps.split(",")]
+    except ValueError:
+        raise ConfigError(f"--steps {steps!r}: whole numbers with commas between") from None
+    if min(wanted) < 1:
+        raise ConfigError(f"--steps {steps!r}: steps count from 1")
+    curve = chosen.learning_rates
+    rows = [{"step": step, "learning_rate": curve.at(step)} for step in wanted]
+    if as_json:
+        click.echo(json.dumps(rows))
+        return
+    for row in rows:
+        click.echo(f"{row['step']:>12,}  {row['learning_rate']:.4e}")
+
+
+@commands.command("presets")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON array.")
+def presets_command(*, as_json: bool) -> None:
+    """List the published sizes: parameters, and training FLOPs a token at 8,192 tokens."""
+    from trainer.flops import published_costs
+
+    costs = published_costs()
+    if as_json:
+        click.echo(json.dumps(costs))
+        return
+    click.echo(f"{'':12}{'parameters':>16}{'non-embedding':>16}   GFLOP a token by convention")
+    for cost in costs:
+        flops = ", ".join(f"{k} {v / 1e9:.3f}" for k, v in cost["flops_per_token"].items())
+        click.echo(
+            f"{cost['name']:12}{cost['parameters']:>16,}{cost['non_embedding']:>16,}   {flops}"
+        )
+
+
+@commands.command("plan")
+@click.option("--preset", required=True, help="Model size.")
+@click.option("--mesh", required=True, help="Devices, as data=64,fsdp=8.")
+@click.option("--recipe", "recipe_name", default="olmo3-7b-stage1", show_default=True)
+@click.option("--batch", "batch_instances", type=int, help="By default the recipe's.")
+@click.option("--sequence-length", type=int, help="By default the recipe's.")
+@click.option("--accumulate", default=1, show_default=True, help="Micro-batches of an update.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="Of computing.")
+@click.option("--remat", default="full", show_default=True, help="none, projections, dots or full.")
+@click.option("--scan/--no-scan", "scan_layers", default=True, show_default=True)
+@click.option("--heads", type=int, help="Query heads instead of the preset's.")
+@click.option("--kv-heads", type=int, help="Key and value heads instead of the preset's.")
+@click.option("--head-dim", type=int, help="Width of a head instead of the preset's.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan_command(*, mesh: str, as_json: bool, **options: Any) -> None:
+    """Say what a run would need of each device, without having them."""
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    from trainer.plan import planned, summary
+
+    facts = planned(mesh, options, lambda text: click.echo(f"plan: {text}", err=True))
+    if as_json:
+        _print(**facts)
+    else:
+        click.echo("\n".join(summary(facts)))
+
+
+@commands.command("convert")
+@click.argument("src", type=_PATH)
+@click.argument("dst", type=_PATH)
+@click.option("--to", help="hf, orbax or maxtext; by default hf from ours, else orbax.")
+@click.option("--dtype", help="float32, bfloat16 or float16; by default as stored.")
+@click.option("--vocab-size", type=int, help="Rows of embedding and head; by default as stored.")
+@click.option("--preset", help="What a checkpoint without configuration is.")
+@click.option("--config", type=_PATH, help="The same as a published config.json.")
+@click.option("--scan/--no-scan", default=None, help="Stack MaxText's layers; by default --scan.")
+@click.option("--max-shard-size", help="Largest published file; by default 5GB.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def convert_command(
+    src: Path,
+    dst: Path,
+    *,
+    preset: str | None,
+    config: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Convert weights: published files, our checkpoints and folders, MaxText's checkpoints.
+
+    SRC is any of them and stays as it is; DST is made, with provenance.json in it.
+    """
+    # Nothing is computed, so an accelerator that others use is left alone.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    from trainer.weights.convert import Options, convert
+    from trainer.weights.source import Given
+    from trainer.weights.summary import summary
+
+    facts = convert(src, dst, Options(given=Given(config, preset), **options))
+    if as_json:
+        _print(**facts)
+    else:
+        click.echo("\n".join(summary(facts)))
 
 
 def main() -> None:
@@ -104,18 +276,44 @@ def main() -> None:
         sys.exit(130)
 
 
-def _settings_of(settings: Any) -> dict[str, Any]:
-    """Return the stored settings by option name."""
-    from dataclasses import asdict
+def _new_run(context: click.Context, out: Path, options: dict[str, Any]) -> Any:
+    """Make the run that the options and the recipe's defaults ask for."""
+    from trainer.config import TrainSettings
+    from trainer.recipes import recipe
+    from trainer.rundir import create_run
 
-    return asdict(settings)
+    if options["recipe_name"] is not None:
+        chosen = recipe(options["recipe_name"])
+        if chosen.starts_from is not None and options["init_from"] is None:
+            raise ConfigError(
+                f"--recipe {chosen.name}: starts from {chosen.starts_from}; name it by --init-from"
+            )
+        defaults = {n: v for n, v in chosen.settings.items() if not _is_given(context, n)}
+        options = {**options, **defaults}
+    missing = [name for name in _REQUIRED if options[name] is None]
+    if missing:
+        flags = ", ".join(_flag(name) for name in missing)
+        raise ConfigError(f"{flags}: needed for a new run; an old one goes on with --resume")
+    name = options.pop("name") or out.name
+    data, fresh_data = options.pop("data"), options.pop("fresh_data")
+    if options["warmup_steps"] is None:
+        options["warmup_steps"] = options["steps"] // 10
+    without = options.pop("without_optimizer")
+    if without and options["init_from"] is None:
+        raise ConfigError("--without-optimizer: only with --init-from; leave it out")
+    settings = TrainSettings(init_optimizer=not without, **options)
+    return create_run(out, name, settings, data, fresh_data)
+
+
+def _is_given(context: click.Context, name: str) -> bool:
+    """Return whether an option stands on the command line."""
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _refuse_changes(context: click.Context, stored: dict[str, Any]) -> None:
     """Raise when an option given with --resume differs from what the run was made with."""
     for name, value in context.params.items():
-        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if given and name in stored and value != stored[name]:
+        if _is_given(context, name) and name in stored and value != stored[name]:
             raise ConfigError(
                 f"{_flag(name)} {value}: the run was made with {stored[name]}; leave it out to "
                 "resume, or start a new run"
@@ -124,7 +322,9 @@ def _refuse_changes(context: click.Context, stored: dict[str, Any]) -> None:
 
 def _flag(name: str) -> str:
     """Return the command-line spelling of a parameter."""
-    return "--batch" if name == "batch_instances" else f"--{name.replace('_', '-')}"
+    from trainer.config import option
+
+    return option(name)
 
 
 def _print(**facts: Any) -> None:

@@ -3,32 +3,43 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+import jax
+import numpy as np
+from jax.sharding import Mesh
 from tqdm import tqdm
 
 from evalmon.errors import DataError, EvalmonError, TrainingError, WriteError
-from trainer.checkpoint import Checkpoints, Progress
-from trainer.data.id_log import IdLogWriter
+from trainer.checkpoint import Checkpoints, Progress, load_start
+from trainer.data.id_log import IdLogWriter, id_records
 from trainer.data.loaders import find_loader
 from trainer.data.pipeline import ReadPlan, global_batches
+from trainer.distributed import gather_records, is_first, of_first, written_by_first
 from trainer.flops import find_peak
 from trainer.meter import Meter
 from trainer.rundir import Run
 from trainer.runlog import RunLog
-from trainer.schedule import CosineWithWarmup
-from trainer.sharding import data_mesh, place_batch, place_copies
-from trainer.update import compile_update, fresh_state
+from trainer.sharding import place, place_batch
+from trainer.update import OptimizerState, TrainState, compile_update, fresh_state, update_rule
+from trainer.writers import Writer
 
 __all__ = ["train"]
 
 
-def train(run: Run, *, resume: bool = False, clock: Callable[[], float] = time.time) -> str:
+def train(
+    run: Run,
+    *,
+    resume: bool = False,
+    writers: Sequence[Writer] = (),
+    clock: Callable[[], float] = time.time,
+) -> str:
     """Train to the end of the schedule, or until a file ``STOP`` appears in the run directory.
 
     Args:
         run: the run directory.
         resume: go on from the last committed checkpoint, from step 0 if there is none.
+        writers: where values go beside the log; they are closed at the end.
         clock: seconds since 1970, for the log.
 
     Returns:
@@ -37,17 +48,23 @@ def train(run: Run, *, resume: bool = False, clock: Callable[[], float] = time.t
     Raises:
         TrainingError: a loss or gradient is not finite.
         WriteError: a file or checkpoint cannot be written.
-        CheckpointError: there is no checkpoint to go on from, or it cannot be read.
+        CheckpointError: a checkpoint to go on or start from cannot be read, or does not fit.
+        ConfigError: the devices are not those that the settings ask for.
         DataError: the loader ran out of instances.
     """
-    path = run.description.path
+    path, mesh = run.description.path, run.mesh()
     try:
         with (
-            RunLog(path / "log.jsonl", clock) as log,
-            IdLogWriter(path / "ids.bin") as ids,
-            Checkpoints(path / "checkpoints") as checkpoints,
+            contextlib.ExitStack() as closing,
+            jax.set_mesh(mesh),
+            RunLog(written_by_first(path / "log.jsonl"), clock) as log,
+            IdLogWriter(written_by_first(path / "ids.bin")) as ids,
+            Checkpoints(path / "checkpoints", run.stacked) as checkpoints,
         ):
-            return _Session(run, log, ids, checkpoints).train(resume=resume)
+            for writer in writers:
+                closing.callback(writer.close)
+            session = _Session(run, mesh, log, ids, checkpoints, writers)
+            return session.train(resume=resume)
     except OSError as error:
         raise WriteError(
             f"{path}: cannot be written ({error}); free some space, then go on with --resume"
@@ -57,8 +74,17 @@ def train(run: Run, *, resume: bool = False, clock: Callable[[], float] = time.t
 class _Session:
     """One segment of a run: its open files and how far it is."""
 
-    def __init__(self, run: Run, log: RunLog, ids: IdLogWriter, checkpoints: Checkpoints) -> None:
-        self.run, self.log, self.ids, self.checkpoints = run, log, ids, checkpoints
+    def __init__(
+        self,
+        run: Run,
+        mesh: Mesh,
+        log: RunLog,
+        ids: IdLogWriter,
+        checkpoints: Checkpoints,
+        writers: Sequence[Writer],
+    ) -> None:
+        self.run, self.mesh, self.log, self.ids = run, mesh, log, ids
+        self.checkpoints, self.writers = checkpoints, writers
         self.done = self._progress(0)
 
     def train(self, *, resume: bool) -> str:
@@ -78,41 +104,42 @@ class _Session:
     def _update_until_end(self, *, resume: bool) -> str:
         """Make the updates; return why there are no more."""
         settings, stop = self.run.settings, self.run.description.path / "STOP"
-        mesh = data_mesh(settings.batch_instances)
-        schedule = CosineWithWarmup(settings.learning_rate, settings.warmup_steps, settings.steps)
-        state = place_copies(fresh_state(self.run.model, schedule, settings.seed), mesh)
-        if resume:
+        if resume and is_first():
             stop.unlink(missing_ok=True)
         # A run killed before its first commit starts over: its seed gives the same state.
         resumed = resume and self.checkpoints.latest is not None
-        if resumed:
-            state, self.done = self.checkpoints.restore(state)
-        meter = Meter(self.run, schedule, find_peak(), mesh.size)
+        state = self._first_state(resumed=resumed)
+        meter = Meter(self.run, update_rule(settings).schedule, find_peak(), self.mesh.size)
         self.log.start(self.done["tokens"], self.done["step"] if resumed else None, meter.facts)
+        for writer in self.writers:
+            writer.start(self.done["step"])
         if not resumed:
             self.checkpoints.save(state, self.done)
-        update = compile_update(self.run, schedule, state, mesh)
+        update = compile_update(self.run, state, self.mesh)
         with tqdm(
             initial=self.done["step"],
             total=settings.steps,
             desc=self.run.description.name,
             unit="step",
-            disable=None,
+            disable=None if is_first() else True,
         ) as bar:
             meter.restart()
             for batch in global_batches(self._plan(), find_loader(settings.loader).build):
                 now = self._progress(self.done["step"] + 1)
-                self.ids.append(now["step"], batch)
-                state, measures = update(state, place_batch(batch.tokens, mesh))
+                self.ids.append(gather_records(id_records(now["step"], batch)))
+                tokens = place_batch(batch.tokens, self.mesh)
+                state, measures = update(state, tokens, np.int32(now["step"]))
                 values = meter.read(now["step"], measures)
                 self.log.step(now["step"], now["tokens"], values)
+                for writer in self.writers:
+                    writer.write(now["step"], now["tokens"], values)
                 _require_finite(now["step"], values)
                 self.done = now
-                stopped = stop.exists()
+                stopped = of_first(stop.exists())
                 if now["step"] % settings.checkpoint_every == 0 or stopped or self._complete:
                     self._log_committed(self.checkpoints.save(state, now))
                 self._log_committed(self.checkpoints.poll())
-                bar.set_postfix(ce=f"{values['train/ce_nats']:.3f}", refresh=False)
+                bar.set_postfix(ce=f"{values.get('train/ce_nats', math.nan):.3f}", refresh=False)
                 bar.update()
                 if stopped and not self._complete:
                     return "stopped"
@@ -122,6 +149,21 @@ class _Session:
                 f"{settings.steps}; give more instances"
             )
         return "completed"
+
+    def _first_state(self, *, resumed: bool) -> TrainState:
+        """Return the state that the segment begins with, on its devices."""
+        settings, start = self.run.settings, self.run.start
+        fresh = fresh_state(self.run.model, settings.execution, settings.seed)
+        state = place(fresh, self.mesh)
+        if resumed:
+            state, self.done = self.checkpoints.restore(state)
+        elif start is not None:
+            moments = settings.init_optimizer
+            found = load_start(start, state, with_optimizer=moments, stacked=self.run.stacked)
+            # Spikes are judged against the new run's own values.
+            optimizer = OptimizerState(found.optimizer.adam, state.optimizer.history)
+            state = TrainState(found.params, optimizer)
+        return state
 
     @property
     def _complete(self) -> bool:
@@ -147,6 +189,8 @@ class _Session:
             hosts=settings.hosts,
             consumed=self.done["instances"],
             planned=settings.steps * settings.batch_instances,
+            process=jax.process_index(),
+            processes=jax.process_count(),
         )
 
     def _log_committed(self, committed: Iterable[Progress]) -> None:

@@ -7,203 +7,132 @@ A layer normalizes what its sublayers put out, not what they read::
 
 Attention normalizes the whole query and the whole key projection (all heads at
 once) before the heads are split and rotated. Three of four layers see a sliding
-window, every fourth and the last see all earlier tokens. No biases, no dropout,
-embedding and head untied.
+window, every fourth and the last see all earlier tokens, and only those stretch
+their rotary frequencies by YaRN. No biases, no dropout, embedding and head untied.
 
 Source: OLMo-core ``nn/transformer/block.py`` (ReorderedNormTransformerBlock) and
 ``nn/transformer/init.py``; transformers ``models/olmo3``.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
-from numpy.typing import NDArray
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, Int
 
-__all__ = ["Olmo3", "Olmo3Config", "ParameterTree", "bind", "initialize", "parameter_shapes"]
+from trainer.architecture import BLOCK, Execution, Olmo3Config
+from trainer.attention import attend
+from trainer.layout import require_scannable
+from trainer.rotary import rotate
+from trainer.sharding import BATCH, constrain
+
+__all__ = ["Olmo3", "ParameterTree", "bind", "parameter_shapes"]
 
 ParameterTree: TypeAlias = dict[str, Any]
 """Nested dictionary of arrays, as checkpoints hold it: layer numbers are strings."""
 
-_CUT: Final = 3.0
-"""Deviations at which the initial normal is cut off."""
-
-
-@dataclass(frozen=True, slots=True)
-class Olmo3Config:
-    """Shapes and constants of one OLMo 3.
-
-    Attributes:
-        vocab_size: rows of embedding and head, padded.
-        width: model width d.
-        layers: number of layers.
-        heads: query heads.
-        kv_heads: key and value heads, a divisor of ``heads``.
-        head_dim: width of a head, even.
-        ffn: inner width of the feed-forward part.
-        window: tokens a sliding layer sees, the current one included.
-        rope_theta: base of the rotary frequencies.
-        norm_eps: added to the mean square in every norm.
-        init_std: standard deviation of the truncated normal (cut at 3 of them).
-        dtype: compute dtype; parameters, norms, rotation and logits stay float32.
-    """
-
-    vocab_size: int
-    width: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    ffn: int
-    window: int = 4096
-    rope_theta: float = 500_000.0
-    norm_eps: float = 1e-6
-    init_std: float = 0.02
-    dtype: str = "float32"
-
-    def sees_all(self, layer: int) -> bool:
-        """Return whether ``layer`` (0-based) has full attention.
-
-        Example:
-            >>> config = Olmo3Config(8, 4, 6, 1, 1, 4, 8)
-            >>> [config.sees_all(i) for i in range(6)]
-            [False, False, False, True, False, True]
-        """
-        return (layer + 1) % 4 == 0 or layer == self.layers - 1
-
-
-def attention_mask(length: int, window: int | None) -> Bool[Array, "T T"]:
-    """Return which keys (columns) each query (row) sees.
-
-    Args:
-        length: T, tokens.
-        window: keys seen at most, the current token included; None for all earlier.
-
-    Example:
-        >>> attention_mask(3, 2).astype(int).tolist()
-        [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
-    """
-    row = jnp.arange(length)[:, None]
-    column = jnp.arange(length)[None, :]
-    causal = column <= row
-    return causal if window is None else causal & (column > row - window)
-
-
-def rotate(x: Float[Array, "B T N D"], theta: float) -> Float[Array, "B T N D"]:
-    """Rotate the halves of each head by its position (rotary embedding, float32).
-
-    Args:
-        x: heads; the pair of component i is component i + D/2.
-        theta: base; pair i turns by position x theta^(-2i/D).
-
-    Source: Su et al. 2021, arXiv:2104.09864; half-split layout as in transformers.
-    """
-    half = x.shape[-1] // 2
-    frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angle = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None] * frequency
-    cos, sin = jnp.cos(angle)[None, :, None, :], jnp.sin(angle)[None, :, None, :]
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return turned.astype(x.dtype)
+_NARROW: Final = ("q_proj", "k_proj", "v_proj", "o_proj", "down_proj")
+"""Projections that put out no more than the model's width."""
 
 
 class RMSNorm(nnx.Module):
-    """x / sqrt(mean(x^2) + eps) x scale, in float32, cast back afterwards."""
+    """x / sqrt(mean(x^2) + eps) x scale, in at least float32, cast back afterwards."""
 
-    def __init__(self, width: int, eps: float) -> None:
-        self.scale = nnx.Param(jnp.ones((width,), jnp.float32))
-        self.eps = eps
+    def __init__(self, width: int, config: Olmo3Config) -> None:
+        self.scale = nnx.Param(jnp.ones((width,), config.master_dtype))
+        self.eps = config.norm_eps
 
     def __call__(self, x: Float[Array, "... D"]) -> Float[Array, "... D"]:
-        wide = x.astype(jnp.float32)
+        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         inverse = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
-        return (wide * inverse * self.scale[...]).astype(x.dtype)
+        return (wide * inverse * self.scale[...].astype(wide.dtype)).astype(x.dtype)
 
 
 class Linear(nnx.Module):
     """x @ kernel, kernel [inputs, outputs]."""
 
-    def __init__(self, inputs: int, outputs: int, config: Olmo3Config) -> None:
-        self.kernel = nnx.Param(jnp.zeros((inputs, outputs), jnp.float32))
-        self.dtype = jnp.dtype(config.dtype)
+    def __init__(self, name: str, inputs: int, outputs: int, config: Olmo3Config) -> None:
+        self.kernel = nnx.Param(jnp.zeros((inputs, outputs), config.master_dtype))
+        self.name, self.dtype = name, jnp.dtype(config.dtype)
 
     def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
         # One matrix product of rank 2: XLA's CPU backend is twice as slow at the gradient
         # of a product with two leading axes.
         rows = x.astype(self.dtype).reshape(-1, x.shape[-1])
-        return (rows @ self.kernel[...].astype(self.dtype)).reshape(*x.shape[:-1], -1)
+        product = (rows @ self.kernel[...].astype(self.dtype)).reshape(*x.shape[:-1], -1)
+        return checkpoint_name(product, self.name)
 
 
 class Attention(nnx.Module):
     """Grouped-query attention with whole-projection query and key norms."""
 
-    def __init__(self, config: Olmo3Config, layer: int) -> None:
+    def __init__(self, config: Olmo3Config, layer: int, query_block: int) -> None:
         queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
-        self.q_proj = Linear(config.width, queries, config)
-        self.k_proj = Linear(config.width, keys, config)
-        self.v_proj = Linear(config.width, keys, config)
-        self.o_proj = Linear(queries, config.width, config)
-        self.q_norm = RMSNorm(queries, config.norm_eps)
-        self.k_norm = RMSNorm(keys, config.norm_eps)
-        self.heads, self.kv_heads = config.heads, config.kv_heads
-        self.head_dim, self.theta = config.head_dim, config.rope_theta
+        self.q_proj = Linear("q_proj", config.width, queries, config)
+        self.k_proj = Linear("k_proj", config.width, keys, config)
+        self.v_proj = Linear("v_proj", config.width, keys, config)
+        self.o_proj = Linear("o_proj", queries, config.width, config)
+        self.q_norm = RMSNorm(queries, config)
+        self.k_norm = RMSNorm(keys, config)
+        self.head_dim, self.rope = config.head_dim, config.rope(layer)
         self.window = None if config.sees_all(layer) else config.window
+        self.query_block = query_block
 
     def __call__(self, x: Float[Array, "B T d"]) -> Float[Array, "B T d"]:
-        B, T, _ = x.shape
-        group, D = self.heads // self.kv_heads, self.head_dim
-        q = self.q_norm(self.q_proj(x)).reshape(B, T, self.heads, D)
-        k = self.k_norm(self.k_proj(x)).reshape(B, T, self.kv_heads, D)
-        v = self.v_proj(x).reshape(B, T, self.kv_heads, D)
-        q = rotate(q, self.theta).reshape(B, T, self.kv_heads, group, D) * D**-0.5
-        k = rotate(k, self.theta)
-        scores = jnp.einsum("btkgd,bskd->bkgts", q, k).astype(jnp.float32)
-        scores = jnp.where(attention_mask(T, self.window), scores, -jnp.inf)
-        weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-        mixed = jnp.einsum("bkgts,bskd->btkgd", weights, v)
-        return self.o_proj(mixed.reshape(B, T, self.heads * D))
+        q = rotate(self._heads(self.q_norm(self.q_proj(x))), self.rope)
+        k = rotate(self._heads(self.k_norm(self.k_proj(x))), self.rope)
+        v = self._heads(self.v_proj(x))
+        mixed = attend(q, k, v, self.window, self.query_block)
+        return self.o_proj(mixed.reshape(*x.shape[:-1], -1))
+
+    def _heads(self, x: Float[Array, "B T H"]) -> Float[Array, "B T N D"]:
+        """Split a projection into heads, which the tensor axis shares out."""
+        split = x.reshape(*x.shape[:-1], -1, self.head_dim)
+        return constrain(split, BATCH, None, "tensor", None)
 
 
 class FeedForward(nnx.Module):
     """SwiGLU: down(silu(gate(x)) x up(x)). Source: Shazeer 2020, arXiv:2002.05202."""
 
     def __init__(self, config: Olmo3Config) -> None:
-        self.gate_proj = Linear(config.width, config.ffn, config)
-        self.up_proj = Linear(config.width, config.ffn, config)
-        self.down_proj = Linear(config.ffn, config.width, config)
+        self.gate_proj = Linear("gate_proj", config.width, config.ffn, config)
+        self.up_proj = Linear("up_proj", config.width, config.ffn, config)
+        self.down_proj = Linear("down_proj", config.ffn, config.width, config)
 
     def __call__(self, x: Float[Array, "B T d"]) -> Float[Array, "B T d"]:
-        return self.down_proj(nnx.silu(self.gate_proj(x)) * self.up_proj(x))
+        inner = nnx.silu(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(constrain(inner, BATCH, None, "tensor"))
 
 
 class Layer(nnx.Module):
     """One layer with reordered norms."""
 
-    def __init__(self, config: Olmo3Config, layer: int) -> None:
-        self.self_attn = Attention(config, layer)
+    def __init__(self, config: Olmo3Config, layer: int, query_block: int) -> None:
+        self.self_attn = Attention(config, layer, query_block)
         self.mlp = FeedForward(config)
-        self.post_attention_layernorm = RMSNorm(config.width, config.norm_eps)
-        self.post_feedforward_layernorm = RMSNorm(config.width, config.norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.width, config)
+        self.post_feedforward_layernorm = RMSNorm(config.width, config)
 
     def __call__(self, x: Float[Array, "B T d"]) -> Float[Array, "B T d"]:
         h = x + self.post_attention_layernorm(self.self_attn(x))
-        return h + self.post_feedforward_layernorm(self.mlp(h))
+        y = h + self.post_feedforward_layernorm(self.mlp(h))
+        return constrain(y, BATCH, None, None)
 
 
 class Embedding(nnx.Module):
     """Row look-up, one row a token id."""
 
     def __init__(self, config: Olmo3Config) -> None:
-        self.embedding = nnx.Param(jnp.zeros((config.vocab_size, config.width), jnp.float32))
+        shape = (config.vocab_size, config.width)
+        self.embedding = nnx.Param(jnp.zeros(shape, config.master_dtype))
         self.dtype = jnp.dtype(config.dtype)
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T d"]:
-        return self.embedding[...].astype(self.dtype)[tokens]
+        rows = self.embedding[...].astype(self.dtype)[tokens]
+        return constrain(rows, BATCH, None, None)
 
 
 class Olmo3(nnx.Module):
@@ -213,80 +142,92 @@ class Olmo3(nnx.Module):
 
     Args:
         config: shapes.
+        execution: how layers are run. Scanned, the four ``layers`` are those of a block,
+            and their parameters have a leading axis over the blocks.
+
+    Raises:
+        ConfigError: layers are to be scanned and are not whole blocks.
     """
 
-    def __init__(self, config: Olmo3Config) -> None:
+    def __init__(self, config: Olmo3Config, execution: Execution) -> None:
+        if execution.scan_layers:
+            require_scannable(config)
+        count = BLOCK if execution.scan_layers else config.layers
         self.embed_tokens = Embedding(config)
-        self.layers = nnx.List([Layer(config, i) for i in range(config.layers)])
-        self.norm = RMSNorm(config.width, config.norm_eps)
-        self.lm_head = Linear(config.width, config.vocab_size, config)
+        self.layers = nnx.List([Layer(config, i, execution.query_block) for i in range(count)])
+        self.norm = RMSNorm(config.width, config)
+        self.lm_head = Linear("lm_head", config.width, config.vocab_size, config)
+        self.execution = execution
 
     def hidden(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T d"]:
         """Return the normalized states that the head reads."""
         x = self.embed_tokens(tokens)
-        for layer in self.layers:
-            x = layer(x)
+        parts = [nnx.split(layer) for layer in self.layers]
+        runs = [_with_remat(graph, self.execution.remat) for graph, _ in parts]
+        states = tuple(state for _, state in parts)
+
+        def block(
+            x: Float[Array, "B T d"], states: tuple[Any, ...]
+        ) -> tuple[Float[Array, "B T d"], None]:
+            for run, state in zip(runs, states, strict=True):
+                x = run(state, x)
+            return x, None
+
+        if self.execution.scan_layers:
+            x, _ = jax.lax.scan(block, x, states)
+        else:
+            x, _ = block(x, states)
         return self.norm(x)
 
     def unembed(self, hidden: Float[Array, "... d"]) -> Float[Array, "... V"]:
-        """Return float32 logits of hidden states."""
-        return self.lm_head(hidden).astype(jnp.float32)
+        """Return logits of hidden states, in at least float32."""
+        logits = self.lm_head(hidden)
+        logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        return constrain(logits, BATCH, *[None] * (logits.ndim - 2), "tensor")
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T V"]:
-        """Return float32 logits of the token after each position."""
+        """Return logits of the token after each position, in at least float32."""
         return self.unembed(self.hidden(tokens))
 
 
-def initialize(config: Olmo3Config, seed: int) -> ParameterTree:
-    """Return fresh parameters, the same for the same seed on every kind of device.
-
-    Args:
-        config: shapes.
-        seed: at least 0.
-
-    Source: OLMo-core ``InitMethod.normal``: every matrix from a normal of mean 0,
-    deviation 0.02, cut at 3 deviations, whatever its depth; norms 1.
-    """
-    # NumPy draws without compiling a kernel for each shape, which JAX needs seconds for.
-    rng = np.random.Generator(np.random.PCG64(seed))
-
-    def draw(shape: tuple[int, ...]) -> NDArray[np.float32]:
-        if len(shape) == 1:
-            return np.ones(shape, np.float32)
-        values = rng.standard_normal(shape, np.float32)
-        while (outside := np.abs(values) > _CUT).any():
-            values[outside] = rng.standard_normal(int(outside.sum()), np.float32)
-        return values * np.float32(config.init_std)
-
-    return jax.tree.map(lambda leaf: jnp.asarray(draw(leaf.shape)), parameter_shapes(config))
-
-
 def parameter_shapes(config: Olmo3Config) -> ParameterTree:
-    """Return the parameter tree as shapes, without allocating it."""
-    return _to_tree(nnx.state(_abstract(config), nnx.Param))
+    """Return the canonical parameter tree as shapes, without allocating it."""
+    pure = nnx.to_pure_dict(nnx.state(_abstract(config, Execution()), nnx.Param))
+    return {**pure, "layers": {str(i): layer for i, layer in pure["layers"].items()}}
 
 
-def bind(config: Olmo3Config, parameters: Mapping[str, Any]) -> Olmo3:
+def bind(
+    config: Olmo3Config, parameters: Mapping[str, Any], execution: Execution | None = None
+) -> Olmo3:
     """Return the model with these parameters; cheap inside ``jax.jit``.
 
     Args:
         config: shapes.
-        parameters: tree as ``initialize`` returns it.
+        parameters: tree as ``initialize`` returns it, its layers stacked
+            (``trainer.layout``) where they are scanned.
+        execution: how layers are run; one by one, nothing computed again, by default.
     """
-    return nnx.merge(nnx.graphdef(_abstract(config)), nnx.State(_integer_layers(parameters)))
+    graph = nnx.graphdef(_abstract(config, execution or Execution()))
+    layers = {int(i): layer for i, layer in parameters["layers"].items()}
+    return nnx.merge(graph, nnx.State({**parameters, "layers": layers}))
 
 
-def _abstract(config: Olmo3Config) -> Olmo3:
+def _abstract(config: Olmo3Config, execution: Execution) -> Olmo3:
     """Build the module with shapes in place of arrays."""
-    return nnx.eval_shape(lambda: Olmo3(config))
+    return nnx.eval_shape(lambda: Olmo3(config, execution))
 
 
-def _to_tree(state: nnx.State) -> ParameterTree:
-    """Turn an NNX state into nested dictionaries with string keys."""
-    pure = nnx.to_pure_dict(state)
-    return {**pure, "layers": {str(i): layer for i, layer in pure["layers"].items()}}
+def _with_remat(graph: Any, policy: str) -> Callable[..., Any]:
+    """Return a layer as a function of its state and input, computed again as told."""
 
+    def run(state: Any, x: Float[Array, "B T d"]) -> Float[Array, "B T d"]:
+        return nnx.merge(graph, state)(x)
 
-def _integer_layers(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn the layer keys back into the integers that NNX lists have."""
-    return {**parameters, "layers": {int(i): layer for i, layer in parameters["layers"].items()}}
+    if policy == "none":
+        return run
+    kept = {
+        "projections": jax.checkpoint_policies.save_only_these_names(*_NARROW),
+        "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        "full": jax.checkpoint_policies.nothing_saveable,
+    }
+    return jax.checkpoint(run, policy=kept[policy])

@@ -1,59 +1,90 @@
 """AdamW with the settings of OLMo 3."""
 
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
+from jaxtyping import Array, Float
 
 from trainer.model import ParameterTree
-from trainer.schedule import CosineWithWarmup
 
-__all__ = ["adamw", "clip_by_global_norm", "decayed"]
-
-BETAS: Final = (0.9, 0.95)
-EPS: Final = 1e-8
-WEIGHT_DECAY: Final = 0.1
-MAX_NORM: Final = 1.0
+__all__ = ["AdamW", "clip_by_global_norm", "decayed"]
 
 
-def adamw(schedule: CosineWithWarmup) -> optax.GradientTransformation:
-    """Return AdamW behind gradient clipping.
+@dataclass(frozen=True, slots=True)
+class AdamW:
+    """Adam with decoupled weight decay.
 
-    p <- p - lr (m / (sqrt(v) + 1e-8) + 0.1 p), with bias-corrected moments of betas
-    0.9 and 0.95, gradients clipped to a global norm of 1, and decay on all but the
-    embedding.
+    p <- p - rate (m / (sqrt(v) + eps) + decay p), with bias-corrected moments m and v.
 
-    Args:
-        schedule: learning rate of each 1-based step.
+    Attributes:
+        beta1: decay of the first moment.
+        beta2: decay of the second moment.
+        eps: added to the root of the second moment.
+        weight_decay: share of a decayed parameter that is taken away at a rate of 1.
+        max_norm: global norm that gradients are clipped to.
 
     Source: Loshchilov and Hutter 2019, arXiv:1711.05101; settings of OLMo-core's
     official OLMo 3 scripts.
     """
-    return optax.chain(
-        clip_by_global_norm(MAX_NORM),
-        optax.scale_by_adam(*BETAS, eps=EPS),
-        optax.add_decayed_weights(WEIGHT_DECAY, mask=decayed),
-        optax.scale_by_learning_rate(lambda count: schedule(count + 1)),
-    )
+
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    max_norm: float = 1.0
+
+    def init(self, params: ParameterTree) -> optax.ScaleByAdamState:
+        """Return moments of zero, on the host."""
+        # Not jnp.zeros: of a model spread over many devices no single one can hold a moment.
+        zeros = [jax.tree.map(lambda p: np.zeros(p.shape, p.dtype), params) for _ in range(2)]
+        return optax.ScaleByAdamState(np.zeros((), np.int32), *zeros)
+
+    def step(
+        self,
+        params: ParameterTree,
+        gradient: ParameterTree,
+        moments: optax.ScaleByAdamState,
+        rate: Float[Array, ""],
+    ) -> tuple[ParameterTree, optax.ScaleByAdamState]:
+        """Return parameters and moments after an update.
+
+        Args:
+            params: parameters before it.
+            gradient: clipped gradient.
+            moments: moments before it, with the count of updates.
+            rate: learning rate.
+        """
+        adam = optax.scale_by_adam(self.beta1, self.beta2, eps=self.eps)
+        direction, after = adam.update(gradient, moments)
+        marks = decayed(params)
+
+        def move(p: Array, d: Array, decays: bool) -> Array:
+            change = d + self.weight_decay * p if decays else d
+            return p - rate.astype(p.dtype) * change
+
+        moved = jax.tree.map(move, params, direction, marks)
+        return moved, cast("optax.ScaleByAdamState", after)
 
 
-def clip_by_global_norm(max_norm: float) -> optax.GradientTransformation:
-    """Scale gradients by min(1, max_norm / (norm + 1e-6)).
+def clip_by_global_norm(
+    gradient: ParameterTree, max_norm: float
+) -> tuple[ParameterTree, Float[Array, ""], Float[Array, ""]]:
+    """Scale a gradient by min(1, max_norm / (norm + 1e-6)).
 
     The 1e-6 is PyTorch's; Optax's own transformation divides by the bare norm.
 
+    Returns:
+        The scaled gradient, its norm before and its norm after.
+
     Source: ``torch.nn.utils.clip_grad_norm_``.
     """
-
-    def update(
-        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, optax.OptState]:
-        del params
-        scale = jnp.minimum(1.0, max_norm / (optax.tree.norm(updates) + 1e-6))
-        return jax.tree.map(lambda g: g * scale, updates), state
-
-    return optax.GradientTransformation(optax.init_empty_state, update)
+    norm = optax.tree.norm(gradient)
+    scale = jnp.minimum(1.0, max_norm / (norm + 1e-6))
+    return jax.tree.map(lambda g: g * scale.astype(g.dtype), gradient), norm, norm * scale
 
 
 def decayed(parameters: ParameterTree) -> Any:

@@ -1,20 +1,31 @@
 """Model sizes as functions of the vocabulary.
 
-Source: OLMo-core ``nn/transformer/config.py``; the sizes up to 3B widen the
+Source: OLMo-core ``nn/transformer/config.py``; the sizes from 60M to 3B widen the
 feed-forward part by 1.5.
 """
 
 import difflib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from evalmon.errors import ConfigError
-from trainer.model import Olmo3Config
+from trainer.architecture import Olmo3Config
 
-__all__ = ["OLMO3_VOCAB", "PRESETS", "preset"]
+__all__ = [
+    "OLMO3_IDS",
+    "OLMO3_VOCAB",
+    "PRESETS",
+    "non_embedding_count",
+    "parameter_count",
+    "preset",
+]
+
+OLMO3_IDS: Final = 100_278
+"""Token ids of the published tokenizer: embedding rows of the released checkpoints."""
 
 OLMO3_VOCAB: Final = 100_352
-"""Embedding rows of the published training runs: 100,278 ids padded to a multiple of 128."""
+"""Embedding rows of the published training runs: the ids padded to a multiple of 128."""
 
 
 def tiny(vocab_size: int) -> Olmo3Config:
@@ -53,40 +64,90 @@ def olmo3_32b(vocab_size: int) -> Olmo3Config:
 
 PRESETS: Final[dict[str, Callable[[int], Olmo3Config]]] = {
     "tiny": tiny,
-    "1M": _scaled(12, 4, 4, widened=False, head_dim=4),
-    "14M": _scaled(128, 4, 8, widened=False),
-    "30M": _scaled(256, 4, 8, widened=False),
-    "60M": _scaled(384, 8, 8),
-    "100M": _scaled(512, 12, 8),
-    "190M": _scaled(768, 12, 12),
-    "370M": _scaled(1024, 16, 16),
-    "600M": _scaled(1280, 16, 16),
-    "760M": _scaled(1536, 16, 16),
-    "1B": _scaled(2048, 16, 16),
-    "3B": _scaled(3328, 16, 16),
-    "7B": _scaled(4096, 32, 32, widened=False),
-    "13B": _scaled(5120, 40, 40, widened=False),
-    "32B": olmo3_32b,
+    "olmo3-1m": _scaled(12, 4, 4, widened=False, head_dim=4),
+    "olmo3-14m": _scaled(128, 4, 8, widened=False),
+    "olmo3-30m": _scaled(256, 4, 8, widened=False),
+    "olmo3-60m": _scaled(384, 8, 8),
+    "olmo3-100m": _scaled(512, 12, 8),
+    "olmo3-190m": _scaled(768, 12, 12),
+    "olmo3-370m": _scaled(1024, 16, 16),
+    "olmo3-600m": _scaled(1280, 16, 16),
+    "olmo3-760m": _scaled(1536, 16, 16),
+    "olmo3-1b": _scaled(2048, 16, 16),
+    "olmo3-3b": _scaled(3328, 16, 16),
+    "olmo3-7b": _scaled(4096, 32, 32, widened=False),
+    "olmo3-13b": _scaled(5120, 40, 40, widened=False),
+    "olmo3-32b": olmo3_32b,
 }
+"""All sizes by name; ``tiny`` is ours, the others are published."""
 
 
-def preset(name: str, vocab_size: int) -> Olmo3Config:
+def preset(
+    name: str,
+    vocab_size: int,
+    *,
+    heads: int | None = None,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+) -> Olmo3Config:
     """Return the shapes called ``name``.
 
     Args:
         name: a key of ``PRESETS``.
         vocab_size: embedding rows.
+        heads: query heads, None for as published.
+        kv_heads: key and value heads, a divisor of ``heads``; None for as published, which
+            is one for each query head where the size has no grouped heads.
+        head_dim: width of a head, even; None for as published.
 
     Raises:
-        ConfigError: no such preset; the nearest name is suggested.
+        ConfigError: no such preset (the nearest name is suggested), or heads that no OLMo 3
+            can have.
 
     Example:
-        >>> preset("7B", 100_352).ffn
+        >>> preset("olmo3-7b", 100_352).ffn
         11008
+        >>> preset("olmo3-7b", 100_352, heads=64, head_dim=64).kv_heads
+        64
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.0)
+        near = difflib.get_close_matches(name.lower(), PRESETS, n=1, cutoff=0.0)
         raise ConfigError(
             f"--preset {name!r}: no such preset; nearest is {near[0]!r} of {', '.join(PRESETS)}"
         )
-    return PRESETS[name](vocab_size)
+    published = PRESETS[name](vocab_size)
+    heads = published.heads if heads is None else heads
+    if kv_heads is None:
+        kv_heads = heads if published.kv_heads == published.heads else published.kv_heads
+    config = replace(
+        published,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=published.head_dim if head_dim is None else head_dim,
+    )
+    config.require_valid(f"--preset {name}")
+    return config
+
+
+def parameter_count(config: Olmo3Config) -> int:
+    """Return the number of trained values, without building anything.
+
+    Example:
+        >>> parameter_count(preset("olmo3-7b", OLMO3_VOCAB))
+        7298617344
+    """
+    d, queries = config.width, config.heads * config.head_dim
+    keys = config.kv_heads * config.head_dim
+    matrices = d * (2 * queries + 2 * keys) + 3 * d * config.ffn
+    norms = queries + keys + 2 * d
+    return config.layers * (matrices + norms) + d + 2 * config.vocab_size * d
+
+
+def non_embedding_count(config: Olmo3Config) -> int:
+    """Return the number of trained values outside the input embedding.
+
+    Example:
+        >>> non_embedding_count(preset("olmo3-7b", OLMO3_VOCAB))
+        6887575552
+    """
+    return parameter_count(config) - config.vocab_size * config.width

@@ -4,22 +4,30 @@ import os
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final, get_type_hints
+from typing import Any, Final
+
+import jax
+from jax.sharding import Mesh
 
 from evalmon.errors import CheckpointError, ConfigError, DataError, WriteError
 from evalmon.types import RunDescription
+from trainer.architecture import Olmo3Config
 from trainer.config import TrainSettings
 from trainer.data.index import InstanceIndex, TokenFolder
 from trainer.data.loaders import find_loader
 from trainer.data.source import InstanceSource
+from trainer.distributed import require_hosts
 from trainer.flops import CONVENTION
-from trainer.model import Olmo3Config
-from trainer.objective import LOSS_IDENTITY
-from trainer.presets import preset
+from trainer.objective import Objective, loss_identity
+from trainer.sharding import default_mesh_shape, make_mesh, parse_mesh, require_fits
+from trainer.start import start_fingerprint
 
-__all__ = ["ADAPTER", "Run", "create_run", "model_config", "open_run"]
+__all__ = ["ADAPTER", "RESUMABLE", "Run", "create_run", "model_config", "open_run"]
 
 ADAPTER: Final = "olmo3"
+RESUMABLE: Final = frozenset({"hosts", "mesh", "accumulate", "remat", "scan_layers"})
+"""Settings that a resumed run may change: they split the work and leave what is learned."""
+
 _PAD_ROWS: Final = 128
 
 
@@ -41,6 +49,26 @@ class Run:
     def model(self) -> Olmo3Config:
         """Return the shapes of the model."""
         return model_config(self.description)
+
+    @property
+    def start(self) -> Path | None:
+        """Return the checkpoint or weights folder it starts from, None for fresh values."""
+        named = self.settings.init_from
+        return None if named is None else self.description.resolve(named)
+
+    @property
+    def stacked(self) -> Olmo3Config | None:
+        """Return the shapes of the model if its layers are stacked, None if they are not."""
+        return self.model if self.settings.scan_layers else None
+
+    def mesh(self) -> Mesh:
+        """Return the devices it is spread over.
+
+        Raises:
+            ConfigError: the mesh needs more devices than there are, or does not divide the
+                batch or the model.
+        """
+        return _mesh(self.settings, self.model)
 
 
 def create_run(
@@ -68,9 +96,13 @@ def create_run(
             f"--tokenizer {data / folder.tokenizer}"
         )
     source = _source(folder, settings)
+    config = settings.model(_rows(folder))
+    _require_float64(config)
+    _mesh(settings, config)
+    settings, start = _checked_start(settings, config, out)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        description = _describe(out, name, settings, source)
+        description = _describe(out, name, settings, source, start)
         if fresh_data is not None:
             description = replace(description, fresh_data=_relative(fresh_data, out))
         description.save()
@@ -79,16 +111,16 @@ def create_run(
     return Run(description, settings, source)
 
 
-def open_run(out: Path, hosts: int | None = None) -> Run:
+def open_run(out: Path, **changes: int | str | bool | None) -> Run:
     """Open a run directory to resume it.
 
     Args:
         out: the directory.
-        hosts: another number of hosts to go on with; None for as before.
+        changes: settings of ``RESUMABLE`` to go on with; None for as before.
 
     Raises:
         CheckpointError: no run there, or not one of this trainer.
-        ConfigError: the number of hosts does not divide the batch.
+        ConfigError: a changed setting is out of range, or does not fit the batch.
         DataError: the data is not what the run was started on.
     """
     description = RunDescription.load(out)
@@ -101,10 +133,15 @@ def open_run(out: Path, hosts: int | None = None) -> Run:
     ):
         raise CheckpointError(f"{file}: written by another trainer; resume it there")
     settings = TrainSettings.from_record(extra["settings"], file)
-    if hosts is not None and hosts != settings.hosts:
-        settings = replace(settings, hosts=hosts)
+    given = {name: value for name, value in changes.items() if value is not None}
+    assert set(given) <= RESUMABLE
+    changed = replace(settings, **given)
+    _require_float64(model_config(description))
+    _mesh(changed, model_config(description))
+    if changed != settings:
+        settings = changed
         extra = {**extra, "settings": asdict(settings)}
-        description = replace(description, hosts=hosts, extra=extra)
+        description = replace(description, hosts=settings.hosts, extra=extra)
         description.save()
     source = _source(_checked_folder(description.resolve(description.data)), settings)
     expected = extra["data_fingerprint"]
@@ -122,39 +159,50 @@ def model_config(description: RunDescription) -> Olmo3Config:
     Raises:
         ConfigError: a field is missing, unknown, or no shape a model can have.
     """
-    try:
-        config = Olmo3Config(**description.model)
-        _check_shapes(config, description.vocab_size)
-    except TypeError as error:
+    file = description.path / "run.json"
+    config = Olmo3Config.from_record(description.model, f"{file}: field 'model'")
+    if config.vocab_size != description.vocab_size:
         raise ConfigError(
-            f"{description.path / 'run.json'}: field 'model' is not an OLMo 3 ({error}); "
-            "use the trainer that wrote the run"
-        ) from error
+            f"{file}: field 'model': 'vocab_size' is {config.vocab_size}, but the run's is "
+            f"{description.vocab_size}; restore the file"
+        )
     return config
 
 
-def _check_shapes(config: Olmo3Config, vocab_size: int) -> None:
-    """Raise a TypeError that names a field no model can have been built with."""
-    for name, kind in get_type_hints(Olmo3Config).items():
-        value = getattr(config, name)
-        if type(value) is not kind or (kind is not str and not value > 0):
-            raise TypeError(f"{name!r} is {value!r}, expected {kind.__name__}")
-    if config.vocab_size != vocab_size:
-        raise TypeError(f"'vocab_size' is {config.vocab_size}, but the run's is {vocab_size}")
+def _mesh(settings: TrainSettings, config: Olmo3Config) -> Mesh:
+    """Return the devices that settings ask for, where they split everything evenly."""
+    require_hosts(settings.hosts)
+    rows = settings.batch_instances // settings.accumulate
+    if settings.mesh is None:
+        shape = default_mesh_shape(jax.device_count(), rows)
+    else:
+        shape = parse_mesh(settings.mesh)
+    require_fits(shape, config, rows)
+    return make_mesh(shape)
+
+
+def _require_float64(config: Olmo3Config) -> None:
+    """Refuse float64 where JAX would quietly compute in float32."""
+    if config.dtype == "float64" and not jax.config.read("jax_enable_x64"):
+        raise ConfigError("--dtype float64: JAX has it turned off; set JAX_ENABLE_X64=1")
+
+
+def _rows(folder: TokenFolder) -> int:
+    """Return the rows of the embedding: the ids, padded."""
+    return -(-folder.vocab_size // _PAD_ROWS) * _PAD_ROWS
 
 
 def _describe(
-    out: Path, name: str, settings: TrainSettings, source: InstanceSource
+    out: Path, name: str, settings: TrainSettings, source: InstanceSource, start: str | None
 ) -> RunDescription:
     """Say in the shared form what the run is."""
-    folder = source.index.folder
-    rows = -(-folder.vocab_size // _PAD_ROWS) * _PAD_ROWS
+    folder, rows = source.index.folder, _rows(source.index.folder)
     per_epoch = len(source) // settings.batch_instances
     return RunDescription(
         name=name,
         path=out,
         adapter=ADAPTER,
-        model=asdict(preset(settings.preset, rows)),
+        model=asdict(settings.model(rows)),
         tokenizer=_relative(folder.path / folder.tokenizer, out),
         vocab_size=rows,
         eos_id=folder.eos_id,
@@ -167,18 +215,45 @@ def _describe(
         loader=settings.loader,
         seed=settings.seed,
         warmup_steps=settings.warmup_steps,
-        recipe=settings.recipe(source.index.fingerprint),
-        loss=dict(LOSS_IDENTITY),
+        recipe=settings.recipe(source.index.fingerprint, start),
+        loss=loss_identity(Objective(settings.z_weight, settings.loss_normalization)),
         data=_relative(folder.path, out),
         extra={
             "settings": asdict(settings),
             "loader_fault": find_loader(settings.loader).fault,
             "data_fingerprint": source.index.fingerprint,
             "index_instances": len(source.index),
+            "start": _describe_start(settings, start),
             "mfu_convention": CONVENTION,
             "versions": {p: version(p) for p in ("jax", "flax", "optax", "grain")},
         },
     )
+
+
+def _checked_start(
+    settings: TrainSettings, config: Olmo3Config, out: Path
+) -> tuple[TrainSettings, str | None]:
+    """Return settings that find the start from the run directory, and its fingerprint."""
+    if settings.init_from is None:
+        return settings, None
+    path = Path(settings.init_from)
+    fingerprint = start_fingerprint(path, config)
+    # A weights folder holds no moments.
+    optimizer = settings.init_optimizer and not (path / "model.json").is_file()
+    found = replace(settings, init_from=_relative(path, out), init_optimizer=optimizer)
+    return found, fingerprint
+
+
+def _describe_start(settings: TrainSettings, start: str | None) -> dict[str, Any] | None:
+    """Say what the parameters were before the first step, None for freshly drawn ones."""
+    if start is None:
+        return None
+    return {
+        "path": settings.init_from,
+        "fingerprint": start,
+        "optimizer": settings.init_optimizer,
+        "trained_in": settings.model(1).master_dtype,
+    }
 
 
 def _source(folder: TokenFolder, settings: TrainSettings) -> InstanceSource:

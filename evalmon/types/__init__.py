@@ -9,13 +9,36 @@ A **run directory** is the only thing trainer and monitor share::
       checkpoints/N/    Orbax checkpoint after N optimizer updates (0 = untrained)
       STOP              created by anyone: the trainer checkpoints and ends cleanly
 
+Weights outside a run, as ``python -m trainer convert`` writes them, are a folder too::
+
+    WEIGHTS/
+      model.json        ModelDescription
+      params/           Orbax item with the parameters
+      provenance.json   where they are from
+
 Units are suffixes of the names: ``_nats`` (per token), ``_bpb`` (bits per UTF-8
 byte), ``_acc`` (fraction), ``_tokens`` (trained on, padding excluded).
 """
 
 from evalmon.types.documents import Document
 from evalmon.types.repeats import RepeatSummary
-from evalmon.types.run import ID_LOG_MAGIC, ID_LOG_RECORD, RUN_FORMAT, CheckpointRef, RunDescription
+from evalmon.types.rope import (
+    FULL,
+    SLIDING,
+    RopeParameters,
+    Yarn,
+    inverse_frequencies,
+    layer_types,
+    rope_parameters,
+)
+from evalmon.types.run import (
+    ID_LOG_MAGIC,
+    ID_LOG_RECORD,
+    RUN_FORMAT,
+    CheckpointRef,
+    ModelDescription,
+    RunDescription,
+)
 from evalmon.types.scores import (
     Evaluation,
     Failure,
@@ -30,9 +53,11 @@ from evalmon.types.verdicts import Alert, AlertStatus, Finding, Json, Verdict, V
 from evalmon.types.weights import weights_fingerprint
 
 __all__ = [
+    "FULL",
     "ID_LOG_MAGIC",
     "ID_LOG_RECORD",
     "RUN_FORMAT",
+    "SLIDING",
     "Alert",
     "AlertStatus",
     "CheckpointRef",
@@ -44,8 +69,10 @@ __all__ = [
     "IntArray",
     "Json",
     "MetricIdentity",
+    "ModelDescription",
     "ProbeResult",
     "RepeatSummary",
+    "RopeParameters",
     "RunDescription",
     "Score",
     "ScoreRequest",
@@ -54,5 +81,9 @@ __all__ = [
     "ToleranceBand",
     "Verdict",
     "VerdictName",
+    "Yarn",
+    "inverse_frequencies",
+    "layer_types",
+    "rope_parameters",
     "weights_fingerprint",
 ]

@@ -10,10 +10,20 @@ import numpy as np
 
 from evalmon.errors import CheckpointError
 
-__all__ = ["ID_LOG_MAGIC", "ID_LOG_RECORD", "RUN_FORMAT", "CheckpointRef", "RunDescription"]
+__all__ = [
+    "ID_LOG_MAGIC",
+    "ID_LOG_RECORD",
+    "RUN_FORMAT",
+    "CheckpointRef",
+    "ModelDescription",
+    "RunDescription",
+]
 
 RUN_FORMAT = 1
 """Version of the run directory's form; a reader refuses any other."""
+
+MODEL_FORMAT = 1
+"""Version of the form of ``model.json``."""
 
 ID_LOG_MAGIC = b"EVALMON-IDS\x00\x01\x00\x00\x00"
 """First 16 bytes of ``ids.bin``."""
@@ -27,6 +37,7 @@ index in the source, and 64 bits of BLAKE2b over its little-endian uint32 token 
 
 _LEAST: Final = {
     "vocab_size": 1,
+    "max_length": 1,
     "sequence_length": 2,
     "batch_instances": 1,
     "planned_steps": 1,
@@ -34,7 +45,7 @@ _LEAST: Final = {
     "source_instances": 1,
     "hosts": 1,
 }
-"""Smallest value of a whole number in ``run.json``, where that is not 0."""
+"""Smallest value of a whole number where that is not 0, in ``run.json`` and ``model.json``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,19 @@ class RunDescription:
     data: str
     fresh_data: str | None = None
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def model_description(self) -> "ModelDescription":
+        """What its model is, for whoever opens the weights."""
+        return ModelDescription(
+            path=self.path / "run.json",
+            adapter=self.adapter,
+            model=self.model,
+            vocab_size=self.vocab_size,
+            max_length=self.sequence_length,
+            eos_id=self.eos_id,
+            tokenizer=self.tokenizer,
+        )
 
     @property
     def tokens_per_step(self) -> int:
@@ -146,7 +170,70 @@ class RunDescription:
         return cls(path=path, **record)
 
 
-def _check_values(kind: type[RunDescription], record: dict[str, Any], file: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """What a model is, apart from any run: the content of ``model.json``.
+
+    Attributes:
+        path: the file that says so (``model.json`` or ``run.json``), for messages.
+        adapter: entry point of group ``evalmon.models`` that builds the model.
+        model: the adapter's own settings (shapes), passed through unread.
+        vocab_size: rows of the embedding.
+        max_length: longest text it is meant for, in tokens.
+        eos_id: token id that ends documents, None where it is not known.
+        tokenizer: path of a ``tokenizers`` JSON file, relative to the file's folder or
+            absolute, None where there is none.
+    """
+
+    path: Path
+    adapter: str
+    model: dict[str, Any]
+    vocab_size: int
+    max_length: int
+    eos_id: int | None = None
+    tokenizer: str | None = None
+
+    def save(self) -> None:
+        """Write ``path`` whole or not at all."""
+        record = {"format": MODEL_FORMAT, **asdict(self)}
+        del record["path"]
+        partial = self.path.with_suffix(".json.partial")
+        partial.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        partial.replace(self.path)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read ``model.json`` of the weights folder ``path``.
+
+        Raises:
+            CheckpointError: no such file, another format, or a field missing, unknown or of
+                another type.
+        """
+        file = path / "model.json"
+        try:
+            loaded = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"{path}: no weights folder (no model.json); give what "
+                "`python -m trainer convert` wrote, or RUN/checkpoints/STEP"
+            ) from None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{file}: cannot be read as JSON ({error})") from error
+        record = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+        if record.pop("format", None) != MODEL_FORMAT:
+            raise CheckpointError(
+                f"{file}: not model format {MODEL_FORMAT}; use the evalmon that wrote it"
+            )
+        names = {item.name for item in fields(cls)} - {"path"}
+        unknown = sorted(set(record) - names)
+        missing = sorted(names - set(record) - {"eos_id", "tokenizer"})
+        if unknown or missing:
+            raise CheckpointError(f"{file}: unknown fields {unknown}, missing fields {missing}")
+        _check_values(cls, record, file)
+        return cls(path=file, **record)
+
+
+def _check_values(kind: type[Any], record: dict[str, Any], file: Path) -> None:
     """Refuse a value of another type, an empty name, or a number no trainer can have meant."""
     hints = get_type_hints(kind)
     for name, value in record.items():
@@ -160,7 +247,7 @@ def _check_values(kind: type[RunDescription], record: dict[str, Any], file: Path
                 f"{file}: {name!r} must be {wanted}{bound}, got {str(value)[:60]!r}; "
                 "restore the file its trainer wrote"
             )
-    if not record["name"]:
+    if kind is RunDescription and not record["name"]:
         raise CheckpointError(f"{file}: 'name' is empty; a run needs one, unique in its store")
 
 

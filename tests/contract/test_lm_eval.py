@@ -1,7 +1,7 @@
 """Agreement with lm-eval's own Hugging Face class: same token ids, same log-probabilities."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from lm_eval import utils
 from lm_eval.api.instance import Instance
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from evalmon.evaluators import harness
@@ -28,6 +29,7 @@ class TorchModel:
     """A transformers model as an evalmon LanguageModel, one request at a time."""
 
     dtype = "float32"
+    stored_dtype = "float32"
 
     def __init__(self, model: Any, max_length: int) -> None:
         self.vocab_size = int(model.config.vocab_size)
@@ -49,6 +51,9 @@ class TorchModel:
                 text.append(int(self._logprobs(text)[-1].argmax()))
             found.append(text[len(prompt) :])
         return found
+
+    def log_probabilities(self, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        yield self._logprobs(ids)
 
     def _one(self, item: ScoreRequest) -> TokenScores:
         rows = self._logprobs([*item.context, *item.continuation[:-1]])[len(item.context) - 1 :]

@@ -63,7 +63,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _new(data: Path, out: Path) -> list[object]:
     return [
-        *("train", "--preset", "1M", "--data", data, "--out", out, "--steps", STEPS),
+        *("train", "--preset", "olmo3-1m", "--data", data, "--out", out, "--steps", STEPS),
         *("--batch", 8, "--sequence-length", 16, "--hosts", 4, "--seed", 3),
         *("--checkpoint-every", 7, "--instances", STEPS * 8),
     ]
@@ -188,7 +188,7 @@ def test_a_full_disk_ends_a_run_with_an_error_and_not_with_a_stale_success(
         "resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))"
     )
     run = tmp_path / "run"
-    words = ["14M" if word == "1M" else word for word in _new(data, run)]
+    words = ["olmo3-14m" if word == "olmo3-1m" else word for word in _new(data, run)]
     status, _, err = _finish(_trainer(*words, before=limit))
     assert status != 0
     # The storage library's own threads may print before it; the last word is ours.

@@ -16,7 +16,7 @@ from evalmon.errors import DataError
 from evalmon.types import ID_LOG_MAGIC, ID_LOG_RECORD
 from trainer.data.pipeline import GlobalBatch
 
-__all__ = ["IdLogWriter", "text_hash"]
+__all__ = ["IdLogWriter", "id_records", "text_hash"]
 
 
 class IdLogWriter:
@@ -47,13 +47,8 @@ class IdLogWriter:
         if torn:
             os.truncate(path, size - torn)
 
-    def append(self, step: int, batch: GlobalBatch) -> None:
-        """Write the instances of ``step`` (1-based) and hand them to the system."""
-        records = np.empty(len(batch.instances), dtype=ID_LOG_RECORD)
-        records["step"] = step
-        records["host"] = batch.hosts
-        records["instance"] = batch.instances
-        records["text_hash"] = [text_hash(tokens) for tokens in batch.tokens]
+    def append(self, records: NDArray[np.void]) -> None:
+        """Write the records of one step and hand them to the system."""
         self._stream.write(records.tobytes())
         self._stream.flush()
 
@@ -67,6 +62,24 @@ class IdLogWriter:
         trace: TracebackType | None,
     ) -> None:
         self._stream.close()
+
+
+def id_records(step: int, batch: GlobalBatch) -> NDArray[np.void]:
+    """Return the records of a step's instances.
+
+    Args:
+        step: 1-based step that trains on them.
+        batch: its instances.
+
+    Returns:
+        [rows of the batch] of dtype ``ID_LOG_RECORD``.
+    """
+    records = np.empty(len(batch.instances), dtype=ID_LOG_RECORD)
+    records["step"] = step
+    records["host"] = batch.hosts
+    records["instance"] = batch.instances
+    records["text_hash"] = [text_hash(tokens) for tokens in batch.tokens]
+    return records
 
 
 def text_hash(tokens: NDArray[np.uint32]) -> int:

@@ -1,7 +1,8 @@
-"""From a plan of reading to global batches: one real Grain loader a host.
+"""From a plan of reading to batches: one real Grain loader a host.
 
-The hosts are simulated in one process: each has a loader of its own, and the batches
-they read in the same step, one after another, are the global batch.
+The hosts are simulated: each has a loader of its own, and the batches they read in the same
+step, one after another, are the global batch. Of several processes each drives its share of
+the hosts, in order, so that the global batch is the same row for row.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ class ReadPlan:
         hosts: S, a divisor of B.
         consumed: instances that all hosts together read before, a multiple of B.
         planned: instances of the whole run, ``consumed`` included.
+        process: which of the processes this is, from 0.
+        processes: how many share the hosts, a divisor of S.
     """
 
     source: InstanceSource
@@ -36,21 +39,29 @@ class ReadPlan:
     hosts: int
     consumed: int
     planned: int
+    process: int = 0
+    processes: int = 1
 
     @property
     def per_host(self) -> int:
         """Instances a host reads in a step."""
         return self.batch_instances // self.hosts
 
+    @property
+    def own_hosts(self) -> range:
+        """Hosts that this process drives."""
+        share = self.hosts // self.processes
+        return range(self.process * share, (self.process + 1) * share)
+
 
 @dataclass(frozen=True, slots=True)
 class GlobalBatch:
-    """One step's instances.
+    """One step's instances, of several processes those that this one reads: its rows.
 
     Attributes:
-        tokens: [B, L] token ids.
-        instances: [B] global index of each row in the token folder.
-        hosts: [B] host that read each row.
+        tokens: [B / processes, L] token ids.
+        instances: [B / processes] global index of each row in the token folder.
+        hosts: [B / processes] host that read each row.
     """
 
     tokens: NDArray[np.uint32]
@@ -93,9 +104,9 @@ def host_loader(plan: ReadPlan, sampler: Sampler, shard: Any) -> grain.DataLoade
 
 
 def global_batches(plan: ReadPlan, build: Builder) -> Iterator[GlobalBatch]:
-    """Yield the global batches that the hosts of a plan read, step by step."""
-    iterators = [iter(build(plan, host)) for host in range(plan.hosts)]
-    hosts = np.repeat(np.arange(plan.hosts), plan.per_host)
+    """Yield the global batches that a plan's hosts read, of each the rows of this process."""
+    iterators = [iter(build(plan, host)) for host in plan.own_hosts]
+    hosts = np.repeat(np.array(plan.own_hosts), plan.per_host)
     for parts in zip(*iterators, strict=True):
         yield GlobalBatch(
             tokens=np.concatenate([part["tokens"] for part in parts]),

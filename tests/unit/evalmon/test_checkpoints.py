@@ -14,7 +14,12 @@ import pytest
 
 from evalmon import checkpoints
 from evalmon.errors import CheckpointError
-from evalmon.types import CheckpointRef, RunDescription, weights_fingerprint
+from evalmon.types import (
+    CheckpointRef,
+    ModelDescription,
+    RunDescription,
+    weights_fingerprint,
+)
 
 TREE = {
     "embed": {"embedding": np.arange(12, dtype=np.float32).reshape(3, 4) + 1.001},
@@ -261,3 +266,103 @@ def test_what_is_left_of_a_failed_restore_prints_nothing(monkeypatch: pytest.Mon
     for error in (RuntimeError("Event loop is closed"), other):
         sys.unraisablehook(SimpleNamespace(exc_value=error))  # pyright: ignore[reportArgumentType] - what the interpreter passes
     assert reported == [other]
+
+
+def weights_folder(path: Path, tree: Any = TREE, provenance: str = "") -> Path:
+    """Write a folder of weights outside a run."""
+    path.mkdir()
+    with ocp.PyTreeCheckpointer() as writer:
+        writer.save((path / "params").absolute(), tree)
+    ModelDescription(path / "model.json", "other", {"layers": 2}, 3, 8).save()
+    if provenance:
+        (path / "provenance.json").write_text(provenance)
+    return path
+
+
+def test_a_checkpoint_of_a_run_is_opened_with_what_its_model_is(run: RunDescription):
+    run.save()
+    described, found = checkpoints.open_weights(run.path / "checkpoints/20")
+    assert described == run.model_description
+    assert found.fingerprint == weights_fingerprint(TREE)
+
+
+def test_a_weights_folder_is_opened_with_what_its_model_is(tmp_path: Path):
+    expected = weights_fingerprint(TREE)
+    record = json.dumps({"params_fingerprint": expected, "source": "x"})
+    path = weights_folder(tmp_path / "w", provenance=record)
+    described, found = checkpoints.open_weights(path)
+    assert described == ModelDescription(path / "model.json", "other", {"layers": 2}, 3, 8)
+    assert found.fingerprint == expected
+    assert checkpoints.open_weights(weights_folder(tmp_path / "v"))[1].fingerprint == expected
+
+
+def test_weights_other_than_their_provenance_says_are_refused(tmp_path: Path):
+    path = weights_folder(tmp_path / "w", provenance='{"params_fingerprint": "0123"}')
+    with pytest.raises(CheckpointError, match=r"fingerprint \w+, but 0123 was saved"):
+        checkpoints.open_weights(path)
+    (path / "provenance.json").write_text("[1]")
+    with pytest.raises(CheckpointError, match=r"provenance.json is no JSON object"):
+        checkpoints.open_weights(path)
+
+
+def test_what_is_neither_is_refused_with_what_to_give(run: RunDescription, tmp_path: Path):
+    run.save()
+    step = run.path / "checkpoints/20"
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "config.json").write_text("{}")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    ModelDescription(bare / "model.json", "other", {}, 3, 8).save()
+    for path, says in {
+        tmp_path / "absent": "no such folder; give RUN/checkpoints/STEP or a weights folder",
+        run.path: "a run; give one checkpoint of it",
+        published: "published weights; make a weights folder of them first: python -m trainer",
+        tmp_path: r"no weights folder \(no model.json\)",
+        bare: "bare/params: no such folder; convert",
+    }.items():
+        with pytest.raises(CheckpointError, match=says) as caught:
+            checkpoints.open_weights(path)
+        assert str(path) in str(caught.value)
+    (step / "commit_success.txt").unlink()
+    with pytest.raises(CheckpointError, match="checkpoints/20: unfinished or damaged"):
+        checkpoints.open_weights(step)
+
+
+MOMENTS = {"mu": np.zeros((64, 4), np.float32), "nu": np.zeros((64, 4), np.float32)}
+LAYERS = [{"scale": np.full(4, i, np.float32)} for i in range(12)]
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"layers": LAYERS},
+        {"layers": {str(i): layer for i, layer in enumerate(LAYERS)}},
+        {"params": {"layers": LAYERS}, "opt_state": (MOMENTS, None), "step": np.int32(7)},
+        {"model": {"layers": LAYERS}, "optimizer": MOMENTS},
+        {"params": {"params": {"layers": LAYERS}}, "opt_state": MOMENTS, "step": np.int32(7)},
+    ],
+    ids=["list", "text", "params", "model", "params/params"],
+)
+def test_trees_of_other_layouts_are_read_in_order(tmp_path: Path, tree: Any):
+    _, found = checkpoints.open_weights(weights_folder(tmp_path / "w", tree))
+    assert set(found.tree) == {"layers"}
+    assert list(found.tree["layers"]) == [str(i) for i in range(12)]
+    for number, layer in found.tree["layers"].items():
+        np.testing.assert_array_equal(layer["scale"], np.full(4, number, np.float32))
+    assert found.fingerprint == weights_fingerprint({"layers": dict(found.tree["layers"])})
+
+
+def test_what_stands_beside_the_parameters_is_not_read(tmp_path: Path):
+    tree = {"params": TREE, "opt_state": {"mu": np.random.default_rng(0).normal(size=(512, 512))}}
+    path = weights_folder(tmp_path / "w", tree)
+    (data,) = [f for f in (path / "params").rglob("d/*") if f.stat().st_size > 512 * 512]
+    data.write_bytes(data.read_bytes()[:4096])
+    assert checkpoints.open_weights(path)[1].fingerprint == weights_fingerprint(TREE)
+
+
+def test_a_state_without_parameters_is_refused_by_its_names(tmp_path: Path):
+    path = weights_folder(tmp_path / "w", {"weights": TREE, "opt_state": MOMENTS})
+    with pytest.raises(CheckpointError, match=r"holds \['opt_state', 'weights'\]") as caught:
+        checkpoints.open_weights(path)
+    assert str(path / "params") in str(caught.value)

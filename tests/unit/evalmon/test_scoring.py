@@ -1,12 +1,13 @@
 """Planning: every token scored once, order kept, batches of one length, nothing not finite."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from evalmon.errors import EvaluationError
 from evalmon.models import LanguageModel
@@ -19,6 +20,7 @@ class EchoModel:
 
     vocab_size = 1000
     dtype = "float32"
+    stored_dtype = "float32"
 
     def __init__(self, max_length: int = 64) -> None:
         self.max_length = max_length
@@ -34,6 +36,9 @@ class EchoModel:
         self, prompts: Sequence[Sequence[int]], stop_ids: Sequence[int], max_new_tokens: int
     ) -> list[list[int]]:
         return [[] for _ in prompts]
+
+    def log_probabilities(self, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        raise NotImplementedError
 
     @staticmethod
     def _one(item: ScoreRequest) -> TokenScores:

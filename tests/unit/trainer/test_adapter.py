@@ -1,16 +1,23 @@
+"""The trainer's model behind evalmon's protocol: scores, continuations, weights of any dtype."""
+
+import tracemalloc
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
-from evalmon.errors import CheckpointError, EvaluationError
-from evalmon.models import LanguageModel
-from evalmon.types import ScoreRequest
-from trainer.adapter import Olmo3LanguageModel
-from trainer.model import Olmo3Config, bind, initialize
+from evalmon.errors import CheckpointError, ConfigError, EvaluationError
+from evalmon.models import LanguageModel, find_model
+from evalmon.types import ModelDescription, ScoreRequest, Yarn
+from trainer.adapter import Olmo3LanguageModel, open_model
+from trainer.architecture import Olmo3Config
+from trainer.initialize import initialize
+from trainer.model import bind
 
 CONFIG = Olmo3Config(50, 16, 2, 2, 1, 8, 16, window=4)
 LENGTH = 20
@@ -164,12 +171,176 @@ def test_missing_extra_and_misshaped_tensors_are_named(parameters: dict[str, Any
         model.load(lacking)
     with pytest.raises(CheckpointError, match=r"unknown \['bias'\]"):
         model.load({**parameters, "bias": np.zeros(3, np.float32)})
-    with pytest.raises(CheckpointError, match=r"norm.scale: float32 \(3,\), expected"):
+    with pytest.raises(CheckpointError, match=r"norm.scale: float32 \(3,\), expected \(16,\)"):
         model.load({**parameters, "norm": {"scale": np.zeros(3, np.float32)}})
-    with pytest.raises(CheckpointError, match=r"norm.scale: float16 \(16,\), expected float32"):
+    with pytest.raises(CheckpointError, match=r"norm.scale: int8 \(16,\), expected \(16,\) in one"):
+        model.load({**parameters, "norm": {"scale": np.zeros(16, np.int8)}})
+    with pytest.raises(
+        CheckpointError,
+        match=r"\w+ is float32, but norm.scale is float16; store all of them in one",
+    ):
         model.load({**parameters, "norm": {"scale": np.zeros(16, np.float16)}})
+    assert model.stored_dtype == ""
 
 
-def test_it_is_a_language_model(model: Olmo3LanguageModel, tmp_path: Path) -> None:
+def _rows(model: Olmo3LanguageModel, ids: Sequence[int]) -> np.ndarray:
+    return np.concatenate(list(model.log_probabilities(ids)))
+
+
+def test_log_probabilities_are_those_of_every_position(
+    model: Olmo3LanguageModel, logprobs: Any
+) -> None:
+    text = np.random.default_rng(0).integers(0, 50, LENGTH).tolist()
+    rows = _rows(model, text)
+    assert (rows.shape, rows.dtype) == ((LENGTH, 50), np.float32)
+    assert np.abs(rows - logprobs(text)).max() < 1e-5
+    (scores,) = model.score([ScoreRequest(tuple(text[:1]), tuple(text[1:]))])
+    chosen = rows[np.arange(LENGTH - 1), text[1:]]
+    assert np.abs(scores.logprobs - chosen).max() < 1e-5
+
+
+def test_log_probabilities_come_in_parts_of_any_length(model: Olmo3LanguageModel) -> None:
+    text = np.random.default_rng(1).integers(0, 50, 1200).tolist()
+    parts = list(model.log_probabilities(text))
+    assert [len(part) for part in parts] == [512, 512, 176]
+    assert len(text) > model.max_length
+    # Causal: a shorter text, padded to another length, has the same log-probabilities.
+    assert np.abs(np.concatenate(parts)[:33] - _rows(model, text[:33])).max() < 1e-5
+    assert [len(part) for part in model.log_probabilities(text[:1])] == [1]
+
+
+@pytest.mark.parametrize("bad", [[], [50], [0, -1]])
+def test_text_without_log_probabilities_is_refused_before_the_first_part(
+    model: Olmo3LanguageModel, bad: list[int]
+) -> None:
+    with pytest.raises(EvaluationError, match="text 0"):
+        model.log_probabilities(bad)
+
+
+def test_broken_weights_show_in_log_probabilities(parameters: dict[str, Any]) -> None:
+    broken = jax.tree.map(np.copy, parameters)
+    broken["lm_head"]["kernel"][0, 7] = np.nan
+    model = Olmo3LanguageModel(CONFIG, LENGTH)
+    model.load(broken)
+    assert np.isnan(_rows(model, [1, 2, 3])).all()
+
+
+DTYPES = {
+    "float32": np.float32, "bfloat16": ml_dtypes.bfloat16,
+    "float16": np.float16, "float64": np.float64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stored", DTYPES)
+@pytest.mark.parametrize("compute", ["float32", "bfloat16"])
+def test_the_dtype_stored_and_the_dtype_computed_in_are_both_known(
+    parameters: dict[str, Any], stored: str, compute: str
+) -> None:
+    model = open_model(_description(), compute)
+    narrow = jax.tree.map(lambda p: p.astype(DTYPES[stored]), parameters)
+    model.load(narrow)
+    assert (model.dtype, model.stored_dtype) == (compute, stored)
+    exact = Olmo3LanguageModel(CONFIG, LENGTH)
+    exact.load(jax.tree.map(lambda p: p.astype(np.float32), narrow))
+    text = list(range(20))
+    tolerance = 1e-5 if compute == "float32" else 0.3
+    error = np.abs(_rows(model, text) - _rows(exact, text)).max()
+    assert error < tolerance
+    assert (error > 1e-3) == (compute == "bfloat16")
+
+
+def test_narrow_weights_stay_narrow_in_memory(parameters: dict[str, Any]) -> None:
+    held: Any = Olmo3LanguageModel(CONFIG, LENGTH)
+    held.load(jax.tree.map(lambda p: p.astype(ml_dtypes.bfloat16), parameters))
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(held._parameters)} == {"bfloat16"}
+    computed: Any = open_model(_description(), "bfloat16")
+    computed.load(parameters)
+    assert str(computed._parameters["lm_head"]["kernel"].dtype) == "bfloat16"
+    assert str(computed._parameters["norm"]["scale"].dtype) == "float32"
+
+
+def test_bfloat16_weights_never_put_the_loss_on_bfloat16s_grid(parameters: dict[str, Any]) -> None:
+    """Between 2 and 4 bfloat16 knows only multiples of 1/64, three times a move that matters."""
+    grid = np.array([2.705, 2.711]).astype(ml_dtypes.bfloat16).astype(float)
+    assert grid.tolist() == [2.703125, 2.71875]
+    model = open_model(_description(), "bfloat16")
+    model.load(parameters)
+    rows = _rows(model, list(range(20))).astype(np.float64)
+    assert np.abs(np.log(np.exp(rows).sum(axis=-1))).max() < 1e-5
+    scores = model.score([ScoreRequest((1,), tuple(range(2, 20)))])[0].logprobs
+    assert scores.dtype == np.float32
+    assert (scores != scores.astype(ml_dtypes.bfloat16).astype(np.float32)).mean() > 0.8
+
+
+def test_float32_is_float32_on_every_kind_of_device(parameters: dict[str, Any]) -> None:
+    """GPUs and TPUs multiply float32 with fewer bits unless each product says otherwise."""
+    model: Any = Olmo3LanguageModel(CONFIG, LENGTH)
+    calls = {
+        model._hidden: (parameters, np.zeros((1, 32), np.int32)),
+        model._every: (parameters, np.zeros((32, 16), np.float32)),
+        model._head: (parameters, np.zeros((32, 16), np.float32), np.zeros(32, np.int32)),
+    }
+    for call, arguments in calls.items():
+        products = [
+            line for line in call.lower(*arguments).as_text().splitlines() if "dot_general" in line
+        ]
+        assert products
+        assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
+
+
+def test_head_and_log_probabilities_never_hold_a_long_text_at_once(
+    parameters: dict[str, Any],
+) -> None:
+    """What reaches numpy at a time is one part."""
+    model = Olmo3LanguageModel(CONFIG, LENGTH)
+    model.load(parameters)
+    text = [1] * 4096
+    for _ in model.log_probabilities(text):
+        pass
+    tracemalloc.start()
+    for _ in model.log_probabilities(text):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * 50 * 4096
+
+
+def _description(**changes: Any) -> ModelDescription:
+    fields: dict[str, Any] = {
+        "path": Path("weights/model.json"),
+        "adapter": "olmo3",
+        "model": asdict(CONFIG),
+        "vocab_size": 50,
+        "max_length": LENGTH,
+    }
+    return ModelDescription(**{**fields, **changes})
+
+
+def test_a_model_is_built_from_its_description() -> None:
+    model = find_model(_description())
+    assert isinstance(model, Olmo3LanguageModel)
+    assert (model.dtype, model.max_length) == ("float32", LENGTH)
+    assert find_model(_description(), "bfloat16").dtype == "bfloat16"
+    yarn = asdict(Yarn(8.0, 16))
+    assert find_model(_description(model={**asdict(CONFIG), "yarn": yarn})).dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("description", "dtype", "says"),
+    [
+        (_description(vocab_size=51), None, "'vocab_size' is 50, but the file's own is 51"),
+        (_description(model={**asdict(CONFIG), "heds": 2}), None, "nearest is 'heads'"),
+        (_description(), "float8", "compute dtype: 'dtype' is 'float8'"),
+        (_description(), "float64", "JAX_ENABLE_X64=1"),
+    ],
+)
+def test_a_description_of_no_model_is_refused(
+    description: ModelDescription, dtype: str | None, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        open_model(description, dtype)
+
+
+def test_it_is_a_language_model(model: Olmo3LanguageModel) -> None:
     assert isinstance(model, LanguageModel)
     assert (model.vocab_size, model.max_length, model.dtype) == (50, LENGTH, "float32")

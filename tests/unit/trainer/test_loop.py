@@ -1,5 +1,6 @@
 import json
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,13 @@ from trainer.loop import train
 from trainer.meter import Meter
 from trainer.rundir import Run, create_run, open_run
 from trainer.runlog import RunLog
-from trainer.update import Measures, TrainState, Update
+from trainer.sharding import place
+from trainer.update import Measures, OptimizerState, TrainState, Update, fresh_state
 
 MakeFolder = Callable[..., TokenFolder]
 
 SETTINGS = TrainSettings(
-    preset="1M",
+    preset="olmo3-1m",
     steps=6,
     batch_instances=4,
     sequence_length=8,
@@ -37,12 +39,17 @@ SETTINGS = TrainSettings(
 )
 
 
-def _stand_in(state: TrainState, tokens: jax.Array) -> tuple[TrainState, Measures]:
+def _stand_in(state: TrainState, tokens: jax.Array, step: jax.Array) -> tuple[TrainState, Measures]:
     """Change the state by the batch, in place of an update that takes seconds to compile."""
     seen = jnp.mean(tokens.astype(jnp.float32))
     params = jax.tree.map(lambda p: p * 0.9 + seen * 1e-3, state.params)
     ce = jnp.mean(params["norm"]["scale"])
-    return TrainState(params, state.optimizer), Measures(ce, ce * 0 + 1e-4, ce * 0 + 2.0)
+    adam, history = state.optimizer
+    adam = adam._replace(count=adam.count + 1)
+    history = history._replace(seen=history.seen + 1)
+    after = TrainState(params, OptimizerState(adam, history))
+    two, one = ce * 0 + 2.0, ce * 0 + 1.0
+    return after, Measures(ce, ce * 0 + 1e-4, two, one, step == 3, jnp.int32(4))
 
 
 _compiled: Update = jax.jit(_stand_in, donate_argnums=0)
@@ -104,6 +111,8 @@ def test_a_run_logs_every_step_and_its_committed_checkpoints(run: Run) -> None:
         "train/z_nats",
         "optim/lr",
         "optim/grad_norm",
+        "optim/grad_norm_clipped",
+        "optim/step_skipped",
         "throughput/tokens_per_second",
         "throughput/mfu",
     }
@@ -194,8 +203,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_loses_nothing(
 ) -> None:
     steps = iter(range(1, 7))
 
-    def explode(state: TrainState, tokens: jax.Array) -> tuple[TrainState, Measures]:
-        state, measures = _compiled(state, tokens)
+    def explode(state: TrainState, tokens: jax.Array, step: Any) -> tuple[TrainState, Measures]:
+        state, measures = _compiled(state, tokens, step)
         return state, measures._replace(ce_nats=jnp.float32(value)) if next(
             steps
         ) == 4 else measures
@@ -246,3 +255,127 @@ def test_a_loader_that_ends_early_is_an_error(run: Run, monkeypatch: pytest.Monk
     monkeypatch.setattr(loop, "global_batches", short)
     with pytest.raises(DataError, match="ended after step 3 of 6"):
         train(run)
+
+
+def test_a_skipped_step_is_logged_and_the_run_goes_on(run: Run) -> None:
+    train(run)
+    rows = [e for e in _events(run) if e["event"] == "step"]
+    assert [row["optim/step_skipped"] for row in rows] == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+    assert all("nonfinite" not in row for row in rows)
+    rates = [row["optim/lr"] for row in rows]
+    # The schedule goes on during a skipped step.
+    assert len(set(rates)) == len(rates)
+
+
+def test_a_batch_masked_whole_is_logged_without_a_loss(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def masked(state: TrainState, tokens: jax.Array, step: Any) -> tuple[TrainState, Measures]:
+        state, measures = _compiled(state, tokens, step)
+        kept = jnp.int32(0) if step == 2 else measures.kept_instances
+        return state, measures._replace(kept_instances=kept)
+
+    monkeypatch.setattr(loop, "compile_update", lambda *_: masked)
+    assert train(run) == "completed"
+    rows = [e for e in _events(run) if e["event"] == "step"]
+    assert ["train/ce_nats" in row for row in rows] == [True, False, True, True, True, True]
+    assert rows[1]["data/masked_instances"] == 4.0
+
+
+class Collected:
+    """A writer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.began: list[int] = []
+        self.values: dict[int, float] = {}
+        self.closed = 0
+
+    def start(self, step: int) -> None:
+        self.began.append(step)
+
+    def write(self, step: int, tokens: int, values: Mapping[str, float]) -> None:
+        assert tokens == step * 32
+        self.values[step] = values["train/ce_nats"]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_writers_get_what_the_log_gets_and_are_closed(run: Run) -> None:
+    writer = Collected()
+    train(run, writers=[writer])
+    assert writer.values == _series(run)
+    assert (writer.began, writer.closed) == ([0], 1)
+    again = Collected()
+    train(open_run(run.description.path), resume=True, writers=[again])
+    assert (again.began, again.values, again.closed) == ([6], {}, 1)
+
+
+def test_writers_are_closed_when_a_run_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Checkpoints, "save", _lose)
+    writer = Collected()
+    with pytest.raises(CheckpointError):
+        train(run, writers=[writer])
+    assert writer.closed == 1
+
+
+def _lose(*_: Any) -> Any:
+    raise CheckpointError("lost")
+
+
+def _last_state(run: Run) -> tuple[int, Any]:
+    """Return the step of the last checkpoint and what it holds."""
+    with Checkpoints(run.description.path / "checkpoints") as checkpoints:
+        template = fresh_state(run.model, run.settings.execution, 0)
+        state, progress = checkpoints.restore(place(template, run.mesh()))
+    return progress["step"], state
+
+
+@pytest.mark.parametrize("with_optimizer", [True, False])
+def test_a_run_starts_from_another_with_its_moments_and_a_fresh_history(
+    run: Run, tmp_path: Path, *, with_optimizer: bool
+) -> None:
+    train(run)
+    source = run.description.path / "checkpoints/4"
+    settings = replace(
+        SETTINGS, init_from=str(source), init_optimizer=with_optimizer, steps=1, warmup_steps=0
+    )
+    path = tmp_path / "second"
+    second = create_run(path, "second", settings, tmp_path / "data")
+    assert second.description.extra["start"]["optimizer"] is with_optimizer
+    assert train(second) == "completed"
+    events = _events(second)
+    assert [e["step"] for e in events if e["event"] == "step"] == [1]
+    shutil.rmtree(path / "checkpoints/1")
+    shutil.rmtree(run.description.path / "checkpoints/6")
+    (first, state), (step, expected) = _last_state(second), _last_state(run)
+    assert (first, step) == (0, 4)
+    assert jax.tree.all(jax.tree.map(np.array_equal, state.params, expected.params))
+    assert int(expected.optimizer.history.seen) == 4
+    assert int(state.optimizer.history.seen) == 0
+    assert int(state.optimizer.adam.count) == (4 if with_optimizer else 0)
+
+
+def test_the_history_of_spikes_survives_a_resume(run: Run) -> None:
+    (run.description.path / "STOP").touch()
+    train(run)
+    train(open_run(run.description.path), resume=True)
+    _, state = _last_state(run)
+    assert int(state.optimizer.history.seen) == 6
+
+
+def test_a_start_of_other_shapes_is_refused_by_tensor_and_makes_nothing(
+    run: Run, tmp_path: Path
+) -> None:
+    train(run)
+    source = run.description.path / "checkpoints/6"
+    settings = replace(SETTINGS, init_from=str(source), kv_heads=2)
+    with pytest.raises(
+        CheckpointError,
+        match=r"layers\.0\.self_attn\.k_norm\.scale has shape \(16,\), .* needs \(8,\)",
+    ):
+        create_run(tmp_path / "second", "second", settings, tmp_path / "data")
+    assert not (tmp_path / "second").exists()
+    absent = replace(SETTINGS, init_from=str(run.description.path / "checkpoints/5"))
+    with pytest.raises(CheckpointError, match="no committed checkpoint and no weights folder"):
+        create_run(tmp_path / "second", "second", absent, tmp_path / "data")

@@ -1,45 +1,25 @@
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from trainer.model import (
-    Olmo3Config,
-    RMSNorm,
-    attention_mask,
-    bind,
-    initialize,
-    parameter_shapes,
-    rotate,
-)
+from evalmon.types import RopeParameters, Yarn
+from trainer.architecture import REMAT_POLICIES, Execution, Olmo3Config
+from trainer.initialize import initialize
+from trainer.layout import stack_layers, unstack_layers
+from trainer.model import RMSNorm, bind, parameter_shapes
+from trainer.rotary import rotate
 
 SMALL = Olmo3Config(
     vocab_size=50, width=16, layers=5, heads=4, kv_heads=2, head_dim=8, ffn=24, window=3
 )
 
 
-def test_a_window_counts_the_current_token() -> None:
-    assert attention_mask(5, 2).astype(int).tolist() == [
-        [1, 0, 0, 0, 0],
-        [1, 1, 0, 0, 0],
-        [0, 1, 1, 0, 0],
-        [0, 0, 1, 1, 0],
-        [0, 0, 0, 1, 1],
-    ]
-
-
-@pytest.mark.parametrize("window", [None, 5, 9])
-def test_a_window_as_long_as_the_text_is_full_attention(window: int | None) -> None:
-    assert attention_mask(5, window).tolist() == np.tril(np.ones((5, 5), bool)).tolist()
-
-
-def test_every_fourth_layer_and_the_last_see_all() -> None:
-    assert [SMALL.sees_all(i) for i in range(5)] == [False, False, False, True, True]
-
-
 def test_query_norm_runs_over_all_heads_at_once() -> None:
-    norm = RMSNorm(8, eps=0.0)
+    norm = RMSNorm(8, replace(SMALL, norm_eps=0.0))
     normed = norm(jnp.array([1.0, 2, 3, 4, 10, 20, 30, 40]))
     expected = [0.0514, 0.1028, 0.1542, 0.2055, 0.5138, 1.0277, 1.5415, 2.0553]
     assert normed.tolist() == pytest.approx(expected, abs=5e-5)
@@ -65,8 +45,26 @@ def _rotated(x: np.ndarray, theta: float) -> np.ndarray:
 
 def test_rotation_agrees_with_complex_numbers() -> None:
     x = np.random.default_rng(0).normal(size=(2, 40, 3, 8))
-    ours = np.asarray(rotate(jnp.asarray(x, jnp.float32), 500_000.0))
+    ours = np.asarray(rotate(jnp.asarray(x, jnp.float32), RopeParameters(500_000.0)))
     assert np.abs(ours - _rotated(x, 500_000.0)).max() < 1e-5
+
+
+def test_yarn_turns_slow_pairs_less_and_lengthens_what_it_turns() -> None:
+    x = np.ones((1, 40, 1, 8), np.float32)
+    rope = RopeParameters(500_000.0, Yarn(8.0, 16))
+    turned = np.asarray(rotate(jnp.asarray(x), rope))
+    length = np.linalg.norm(turned.reshape(40, 2, 4), axis=1)
+    assert length == pytest.approx(1.2079441541679836 * np.sqrt(2.0), rel=1e-5)
+    angle = np.arctan2(turned[0, 1, 0, 4:], turned[0, 1, 0, :4]) - np.pi / 4
+    # 16 / (2 pi) turns = beta 1 at pair 0.28: pair 0 is kept, all later ones are slowed by 8.
+    plain = 500_000.0 ** (-np.arange(4) / 4)
+    assert angle == pytest.approx(plain / np.array([1.0, 8.0, 8.0, 8.0]), abs=1e-6)
+
+
+def test_only_full_layers_are_stretched() -> None:
+    config = replace(SMALL, yarn=Yarn(8.0, 16))
+    scaled = [config.rope(i).yarn is not None for i in range(5)]
+    assert scaled == [False, False, False, True, True]
 
 
 def _reference_logits(parameters: dict, tokens: np.ndarray) -> np.ndarray:
@@ -150,3 +148,75 @@ def test_parameters_are_bound_by_layer_number_beyond_ten() -> None:
     model = bind(config, tree)
     held = [float(layer.mlp.up_proj.kernel[0, 0]) for layer in model.layers]
     assert held == list(range(12))
+
+
+EIGHT = replace(SMALL, layers=8)
+
+
+def _loss_and_gradient(execution: Execution, dtype: str = "float32") -> tuple[float, dict]:
+    """Return a loss of the eight-layer model and its gradient, layers one by one."""
+    config = replace(EIGHT, dtype=dtype)
+    parameters = jax.tree.map(lambda x: x * 8 if x.ndim > 1 else x, initialize(config, 0))
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, 50, (2, 12)))
+
+    def loss(parameters: dict) -> jax.Array:
+        return (bind(config, parameters, execution)(tokens) ** 2).mean()
+
+    scanned = execution.scan_layers
+    given = stack_layers(parameters, config) if scanned else parameters
+    value, gradient = jax.jit(jax.value_and_grad(loss))(given)
+    return float(value), unstack_layers(gradient, config) if scanned else gradient
+
+
+@pytest.fixture(scope="module")
+def plain() -> tuple[float, dict]:
+    """Loss and gradient with layers one by one and nothing computed again."""
+    return _loss_and_gradient(Execution())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("policy", "scanned"),
+    [("none", True), ("projections", True), ("dots", True), ("full", True), ("full", False)],
+)
+def test_neither_scanning_nor_rematerialization_changes_a_gradient(
+    policy: str, scanned: bool, plain: tuple[float, dict]
+) -> None:
+    value, gradient = _loss_and_gradient(Execution(scanned, policy))
+    expected, without = plain
+    assert value == pytest.approx(expected, rel=1e-6)
+    for ours, theirs in zip(jax.tree.leaves(gradient), jax.tree.leaves(without), strict=True):
+        assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs)
+
+
+def _saved_bytes(policy: str) -> int:
+    """Return the bytes a compiled gradient needs beside its inputs and outputs."""
+    config = replace(EIGHT, width=64, ffn=512)
+    execution = Execution(scan_layers=True, remat=policy)
+    shapes = stack_layers(parameter_shapes(config), config)
+    tokens = jax.ShapeDtypeStruct((8, 128), jnp.int32)
+
+    def loss(parameters: dict, tokens: jax.Array) -> jax.Array:
+        return bind(config, parameters, execution).hidden(tokens).sum()
+
+    analysis = jax.jit(jax.grad(loss)).lower(shapes, tokens).compile().memory_analysis()
+    assert analysis is not None
+    return analysis.temp_size_in_bytes
+
+
+@pytest.mark.slow
+def test_each_policy_keeps_less_for_the_backward_pass_than_the_one_before() -> None:
+    none, projections, dots, full = (_saved_bytes(policy) for policy in REMAT_POLICIES)
+    assert full < projections < dots < none
+
+
+def test_bfloat16_computes_norms_and_logits_in_float32() -> None:
+    config = replace(SMALL, dtype="bfloat16")
+    model = bind(config, initialize(config, 0))
+    hidden = model.hidden(jnp.zeros((1, 3), jnp.int32))
+    assert hidden.dtype == jnp.bfloat16
+    assert model.unembed(hidden).dtype == jnp.float32
+    # 1 + 2^-9 is no bfloat16: squared in it, the mean would be exactly 1.
+    norm = RMSNorm(2, replace(config, norm_eps=0.0))
+    wide = norm(jnp.array([3.0, 4.0], jnp.bfloat16))
+    assert wide.tolist() == pytest.approx([0.8485, 1.1314], rel=2**-8)

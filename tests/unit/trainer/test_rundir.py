@@ -1,13 +1,16 @@
+import json
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 from evalmon.errors import CheckpointError, ConfigError, DataError, WriteError
-from evalmon.types import RunDescription
+from evalmon.types import ModelDescription, RunDescription
 from trainer.config import TrainSettings
 from trainer.data.index import TokenFolder
 from trainer.rundir import create_run, open_run
@@ -106,11 +109,98 @@ def test_what_is_not_a_run_of_this_trainer_is_refused(
     replace(run.description, extra={**run.description.extra, "settings": 5}).save()
     with pytest.raises(CheckpointError, match="written by another trainer"):
         open_run(tmp_path / "run")
-    shapes = run.description.model
-    for model in ({"depth": 3}, {**shapes, "width": "a"}, {**shapes, "layers": 0}):
-        replace(run.description, model=model).save()
-        with pytest.raises(ConfigError, match="is not an OLMo 3"):
-            _ = open_run(tmp_path / "run").model
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"depth": 3}, "unknown field 'depth'"),
+        ({"width": "a"}, "'width' is 'a', expected int > 0"),
+        ({"layers": 0}, "'layers' is 0"),
+        ({"vocab_size": 256}, "'vocab_size' is 256, but the run's is 128"),
+    ],
+)
+def test_a_model_that_cannot_be_is_named_by_file_and_field(
+    make_folder: MakeFolder, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    run = create_run(tmp_path / "run", "mine", SETTINGS, make_folder(160).path)
+    model = {**run.description.model, **change}
+    replace(run.description, model=model).save()
+    with pytest.raises(ConfigError, match=rf"run\.json: field 'model': {says}"):
+        open_run(tmp_path / "run")
+
+
+def test_the_resolved_settings_and_the_meaning_of_the_loss_are_recorded(
+    make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    settings = replace(
+        SETTINGS, recipe_name="olmo3-7b-stage1", z_weight=2e-5, loss_normalization="maxtext"
+    )
+    run = create_run(tmp_path / "run", "mine", settings, make_folder(160).path)
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    assert record["extra"]["settings"] == asdict(settings)
+    assert record["loss"]["z_loss_weight"] == 2e-5
+    assert record["loss"]["normalization"] == "maxtext"
+    assert record["extra"]["start"] is None
+    assert open_run(tmp_path / "run").settings == run.settings
+
+
+def test_how_the_work_is_split_may_change_at_resume(
+    make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    create_run(tmp_path / "run", "mine", SETTINGS, make_folder(160).path)
+    again = open_run(
+        tmp_path / "run", mesh="data=1", accumulate=4, remat="dots", scan_layers=True, hosts=None
+    )
+    changed = replace(SETTINGS, mesh="data=1", accumulate=4, remat="dots", scan_layers=True)
+    assert again.settings == changed
+    assert open_run(tmp_path / "run").settings == changed
+    assert again.stacked == again.model
+    assert again.mesh().devices.size == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mesh": "data=3"}, r"data x fsdp = 3"),
+        ({"mesh": "data=2"}, r"--mesh data=2.*: needs 2 devices, but there are 1"),
+        ({"dtype": "float64"}, "JAX_ENABLE_X64=1"),
+    ],
+)
+def test_devices_and_dtypes_that_are_not_there_make_nothing(
+    make_folder: MakeFolder, tmp_path: Path, change: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        create_run(tmp_path / "run", "mine", replace(SETTINGS, **change), make_folder(160).path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_float64_is_trained_where_jax_has_it(make_folder: MakeFolder, tmp_path: Path) -> None:
+    with jax.enable_x64(True):
+        settings = replace(SETTINGS, dtype="float64")
+        run = create_run(tmp_path / "run", "mine", settings, make_folder(160).path)
+    assert run.model.dtype == "float64"
+
+
+def test_a_weights_folder_gives_parameters_alone(make_folder: MakeFolder, tmp_path: Path) -> None:
+    data = make_folder(160).path
+    model = SETTINGS.model(128)
+    weights = tmp_path / "weights"
+    (weights / "params").mkdir(parents=True)
+    ModelDescription(weights / "model.json", "olmo3", asdict(model), 128, 64).save()
+    settings = replace(SETTINGS, init_from=str(weights))
+    run = create_run(tmp_path / "run", "mine", settings, data)
+    assert run.settings.init_from == "../weights"
+    assert not run.settings.init_optimizer
+    assert run.start is not None
+    assert run.start.resolve() == weights
+    assert run.description.extra["start"]["trained_in"] == "float32"
+    fresh = create_run(tmp_path / "fresh", "fresh", SETTINGS, data)
+    assert run.description.recipe != fresh.description.recipe
+    other = replace(model, layers=5)
+    ModelDescription(weights / "model.json", "olmo3", asdict(other), 128, 64).save()
+    with pytest.raises(CheckpointError, match=r"layers\.4\..* but the run's model needs None"):
+        create_run(tmp_path / "other", "other", settings, data)
 
 
 def test_bad_tokens_stop_a_run_before_its_directory_is_made(

@@ -1,11 +1,12 @@
 """A run with a small tokenizer, and a language model whose answers are known in closed form."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from evalmon.types import CheckpointRef, RunDescription, ScoreRequest, TokenScores
@@ -18,6 +19,7 @@ class BigramModel:
     """Log-probabilities from a fixed table: token t after token c, whatever came before."""
 
     dtype = "float32"
+    stored_dtype = "float32"
 
     def __init__(self, vocab_size: int, max_length: int) -> None:
         self.vocab_size = vocab_size
@@ -54,6 +56,9 @@ class BigramModel:
                     break
             found.append(text[len(prompt) :])
         return found
+
+    def log_probabilities(self, ids: Sequence[int]) -> Iterator[NDArray[np.float32]]:
+        yield self.table[list(ids)]
 
 
 @pytest.fixture(scope="session")

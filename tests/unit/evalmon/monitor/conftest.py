@@ -39,7 +39,7 @@ def loss(step: int) -> float:
 class FakeModel:
     """Remembers which weights it was given."""
 
-    vocab_size, max_length, dtype = 64, 8, "float32"
+    vocab_size, max_length, dtype, stored_dtype = 64, 8, "float32", "float32"
 
     def __init__(self) -> None:
         self.loaded: list[int] = []
@@ -51,6 +51,9 @@ class FakeModel:
         raise NotImplementedError
 
     def generate(self, prompts: Any, stop_ids: Any, max_new_tokens: Any) -> Any:
+        raise NotImplementedError
+
+    def log_probabilities(self, ids: Any) -> Any:
         raise NotImplementedError
 
 

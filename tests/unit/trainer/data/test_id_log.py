@@ -1,4 +1,5 @@
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 
 from evalmon.errors import DataError
 from evalmon.types import ID_LOG_MAGIC, ID_LOG_RECORD
-from trainer.data.id_log import IdLogWriter, text_hash
+from trainer.data.id_log import IdLogWriter, id_records, text_hash
 from trainer.data.pipeline import GlobalBatch
 
 BATCH = GlobalBatch(
@@ -24,7 +25,7 @@ def _records(path: Path) -> np.ndarray:
 
 def test_records_hold_step_host_instance_and_hash(tmp_path: Path) -> None:
     with IdLogWriter(tmp_path / "ids.bin") as log:
-        log.append(3, BATCH)
+        log.append(id_records(3, BATCH))
     records = _records(tmp_path / "ids.bin")
     assert records["step"].tolist() == [3, 3]
     assert records["host"].tolist() == [0, 1]
@@ -39,7 +40,7 @@ def test_the_hash_is_blake2b_of_little_endian_uint32() -> None:
 
 def test_records_are_on_disk_before_the_writer_is_closed(tmp_path: Path) -> None:
     with IdLogWriter(tmp_path / "ids.bin") as log:
-        log.append(1, BATCH)
+        log.append(id_records(1, BATCH))
         assert len(_records(tmp_path / "ids.bin")) == 2
 
 
@@ -47,11 +48,11 @@ def test_records_are_on_disk_before_the_writer_is_closed(tmp_path: Path) -> None
 def test_a_torn_tail_is_cut_before_more_is_appended(tmp_path: Path, torn: int) -> None:
     path = tmp_path / "ids.bin"
     with IdLogWriter(path) as log:
-        log.append(1, BATCH)
+        log.append(id_records(1, BATCH))
     with path.open("ab") as stream:
         stream.write(b"x" * torn)
     with IdLogWriter(path) as log:
-        log.append(2, BATCH)
+        log.append(id_records(2, BATCH))
     assert _records(path)["step"].tolist() == [1, 1, 2, 2]
 
 
@@ -59,7 +60,7 @@ def test_a_torn_magic_is_completed(tmp_path: Path) -> None:
     path = tmp_path / "ids.bin"
     path.write_bytes(ID_LOG_MAGIC[:5])
     with IdLogWriter(path) as log:
-        log.append(1, BATCH)
+        log.append(id_records(1, BATCH))
     assert len(_records(path)) == 2
 
 
@@ -70,3 +71,8 @@ def test_another_file_is_not_overwritten(tmp_path: Path, content: bytes) -> None
     with pytest.raises(DataError, match="not an id log"):
         IdLogWriter(path)
     assert path.read_bytes() == content
+
+
+def test_a_log_that_keeps_nothing_takes_records() -> None:
+    with IdLogWriter(Path(os.devnull)) as log:
+        log.append(id_records(1, BATCH))
