@@ -173,6 +173,54 @@ def report(run: Path, store: str, out: Path | None, markdown: bool, as_json: boo
 
 
 @main.command()
+@click.option(
+    "--reference",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Folder of published weights, or a file that --save-reference wrote.",
+)
+@click.option(
+    "--model",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="RUN/checkpoints/STEP, or a folder that `python -m trainer convert` wrote.",
+)
+@click.option(
+    "--prompts",
+    type=click.Path(path_type=Path),
+    help="One prompt a line: text, or JSON with tokens or text; random tokens otherwise.",
+)
+@click.option("--dtype", help="Compute in float32 or bfloat16; the model's own otherwise.")
+@click.option("--top-k", default=10, show_default=True, help="Likeliest tokens compared.")
+@click.option("--seed", type=int, help="Seed of random prompts (0).")
+@click.option("--length", type=int, help="Tokens of a random prompt (4 windows, at least 64).")
+@click.option("--count", type=int, help="Random prompts (2).")
+@click.option("--max-kl", type=float, help="Largest KL that passes (1e-6 in float32), nats.")
+@click.option("--mean-kl", type=float, help="Mean KL that passes (1.5e-3 in bfloat16), nats.")
+@click.option(
+    "--save-reference",
+    type=click.Path(path_type=Path),
+    help="Store the reference's log-probabilities, to check again without torch.",
+)
+@_JSON
+def parity(as_json: bool, **options: Any) -> None:
+    """Compare a model's predictions with a reference's, token by token.
+
+    Exit code 1 when they differ by more than the threshold, 4 when the installed
+    transformers is found to get OLMo 3 wrong.
+    """
+    from evalmon.parity import ParityOptions, check_parity
+
+    result = check_parity(ParityOptions(**options), lambda said: click.echo(said, err=True))
+    for warning in result.warnings:
+        click.echo(f"warning: {warning}", err=True)
+    click.echo(result.text(), err=as_json)
+    if as_json:
+        click.echo(json.dumps(result.record(), allow_nan=False))
+    raise SystemExit(0 if result.passed else 1)
+
+
+@main.command()
 @click.option("--seed", default=0, show_default=True, help="Seed of weights and data order.")
 @click.option(
     "--out",
