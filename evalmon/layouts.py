@@ -17,7 +17,10 @@ _ROOTS: Final = ("params", "model")
 """Names a saved training state gives its parameters."""
 
 _STATE: Final = frozenset(
-    ("ema", "epoch", "opt", "opt_state", "optimizer", "optimizer_state", "rng", "state", "step")
+    {
+        *("ema", "epoch", "nnx_aux", "opt", "opt_state", "optimizer", "optimizer_state"),
+        *("rng", "state", "step"),
+    }
 )
 """Names that stand beside the parameters in a saved training state."""
 

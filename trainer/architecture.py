@@ -1,9 +1,10 @@
 """What an OLMo 3 is: shapes and constants, and how its layers are run."""
 
 import difflib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self
 
 from evalmon.errors import ConfigError
 from evalmon.types import RopeParameters, Yarn
@@ -18,6 +19,10 @@ REMAT_POLICIES: Final = ("none", "projections", "dots", "full")
 matrix product of weights; only what enters each layer."""
 
 _DTYPES: Final = ("float32", "bfloat16", "float64")
+
+_LARGEST: Final = 2**31 - 1
+"""Of lengths: ids and positions are int32."""
+_MOST: Final = {"layers": 10_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +91,13 @@ class Olmo3Config:
         whole = ("vocab_size", "width", "layers", "heads", "kv_heads", "head_dim", "ffn", "window")
         for name in (*whole, "rope_theta", "norm_eps", "init_std"):
             value, kind = getattr(self, name), int if name in whole else float
-            if type(value) is not kind or not value > 0:
-                raise ConfigError(f"{place}: {name!r} is {value!r}, expected {kind.__name__} > 0")
+            least = 1 if name == "rope_theta" else 0
+            most = _MOST.get(name, _LARGEST if kind is int else sys.float_info.max)
+            if type(value) is not kind or not least < value <= most:
+                limit = f", at most {most}" if kind is int else " and finite"
+                raise ConfigError(
+                    f"{place}: {name!r} is {value!r}, expected {kind.__name__} > {least}{limit}"
+                )
         if self.dtype not in _DTYPES:
             raise ConfigError(f"{place}: 'dtype' is {self.dtype!r}, expected one of {_DTYPES}")
         if self.heads % self.kv_heads:
@@ -119,10 +129,7 @@ class Olmo3Config:
             raise ConfigError(f"{place}: missing {missing}; use the trainer that wrote it")
         values = dict(record)
         if values.get("yarn") is not None:
-            try:
-                values["yarn"] = Yarn(**cast("dict[str, Any]", values["yarn"]))
-            except TypeError as error:
-                raise ConfigError(f"{place}: 'yarn' cannot be read ({error})") from error
+            values["yarn"] = Yarn.from_record(values["yarn"], f"{place}: 'yarn'")
         config = cls(**values)
         config.require_valid(place)
         return config

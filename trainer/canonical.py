@@ -5,13 +5,14 @@ Of several, each holds a part of most arrays only, so they copy and stack on the
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from evalmon.types import weights_fingerprint
 from trainer.architecture import Olmo3Config
@@ -42,12 +43,7 @@ def canonical_copy(state: Any, stacked: Stacked) -> Any:
     """
     if jax.process_count() == 1:
         return _each_model(unstack_layers, jax.tree.map(np.array, state), stacked)
-    shardings = canonical_shardings(canonical_shapes(state, stacked), state)
-    copy = jax.jit(
-        lambda tree: _each_model(unstack_layers, jax.tree.map(jnp.copy, tree), stacked),
-        out_shardings=shardings,
-    )
-    return copy(state)
+    return _copied(state, stacked, jax.tree.leaves(state)[0].sharding.mesh)
 
 
 def canonical_shapes(state: Any, stacked: Stacked) -> Any:
@@ -93,6 +89,17 @@ def fingerprint(params: Mapping[str, Any]) -> str:
     All processes of a distributed run must call it; arrays are gathered one at a time.
     """
     return weights_fingerprint(_Gathered(params))
+
+
+@partial(jax.jit, static_argnums=(1, 2))  # here, so that not every save compiles it
+def _copied(state: Any, stacked: Stacked, mesh: Mesh) -> Any:
+    """Return a copy of a state as it is stored, on the devices it is on."""
+    copy = _each_model(unstack_layers, jax.tree.map(jnp.copy, state), stacked)
+    return jax.tree.map(
+        lambda leaf, spec: jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, spec)),
+        copy,
+        partition_specs(copy),
+    )
 
 
 class _Gathered(Mapping[str, Any]):

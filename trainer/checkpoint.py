@@ -10,6 +10,7 @@ on with any mesh, any number of processes, scanned or not. A dtype is never chan
 in or out.
 """
 
+import json
 import logging
 import sys
 from functools import cache
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TypedDict
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.path import step as step_paths
@@ -33,6 +35,8 @@ from trainer.canonical import (
 from trainer.update import TrainState
 
 __all__ = ["Checkpoints", "Progress", "load_start"]
+
+_FINGERPRINT: Final = "params_fingerprint"
 
 _ORBAX_ERRORS: Final = (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError)
 """What a full disk, a torn file or another shape surfaces as."""
@@ -97,7 +101,7 @@ class Checkpoints:
                     params=ocp.args.StandardSave(copy.params),
                     optimizer=ocp.args.StandardSave(copy.optimizer),
                     progress=ocp.args.JsonSave(
-                        {**progress, "params_fingerprint": fingerprint(copy.params)}
+                        {**progress, _FINGERPRINT: fingerprint(copy.params)}
                     ),
                 ),
             )
@@ -137,8 +141,8 @@ class Checkpoints:
         """Read the last committed checkpoint.
 
         Args:
-            template: a state of the same shapes and dtypes, on the devices to restore to;
-                their number need not be that of the devices it was saved from.
+            template: a state of the same shapes and dtypes on the devices to restore to, or
+                its ``placed_shapes``; their number need not be that it was saved from.
 
         Raises:
             CheckpointError: none is committed, or it is torn or of other shapes or dtypes.
@@ -189,6 +193,9 @@ def load_start(
 ) -> TrainState:
     """Read what a new run starts from.
 
+    Parameters that are stored narrower than they are trained in are widened, which changes no
+    value; nothing is ever narrowed.
+
     Args:
         path: ``RUN/checkpoints/STEP`` of any run, or a folder that ``convert`` wrote.
         template: the new run's state on its devices.
@@ -210,14 +217,17 @@ def load_start(
     if not step_paths.is_path_finalized(place):
         raise CheckpointError(f"{path}: its save never ended; {way_out}")
     _ignore_late_threads()
-    params = _read(place / "params", template.params, stacked, way_out)
+    params = _read(place / "params", template.params, stacked, way_out, widen=True)
     if not with_optimizer:
         return TrainState(params, template.optimizer)
     return TrainState(params, _read(place / "optimizer", template.optimizer, stacked, way_out))
 
 
-def _read(item: Path, template: Any, stacked: Stacked, way_out: str) -> Any:
-    """Read one item onto the devices of ``template``, undamaged and in its stored dtype."""
+def _read(item: Path, template: Any, stacked: Stacked, way_out: str, *, widen: bool = False) -> Any:
+    """Read one item onto the devices of ``template``, undamaged and in its stored dtype.
+
+    With ``widen``, floats that are stored narrower than the template's become as wide.
+    """
     target = canonical_shapes(template, stacked)
     if jax.process_count() == 1:
         how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), target)
@@ -232,17 +242,44 @@ def _read(item: Path, template: Any, stacked: Stacked, way_out: str) -> Any:
             stored = reader.metadata(item).item_metadata
             if stored is None:
                 raise ValueError("its list of arrays is missing or torn")
-            _require_same(item, stored.tree, target)
-            values = reader.restore(item, args=ocp.args.PyTreeRestore(target, restore_args=how))
+            as_stored = _narrowed(target, stored.tree) if widen else target
+            _require_same(item, stored.tree, as_stored)
+            values = reader.restore(item, args=ocp.args.PyTreeRestore(as_stored, restore_args=how))
     except _ORBAX_ERRORS as error:
         raise _unreadable(item.parent, error, way_out) from error
-    if item.name == "params" and (item.parent / "progress").is_dir():
-        saved = _read_progress(item.parent, way_out).get("params_fingerprint")
-        if saved and fingerprint(values) != saved:
-            raise CheckpointError(
-                f"{item.parent}: damaged, its parameters are not those that were saved; {way_out}"
-            )
+    saved = _saved_fingerprint(item.parent, way_out) if item.name == "params" else None
+    if saved and fingerprint(values) != saved:
+        raise CheckpointError(
+            f"{item.parent}: damaged, its parameters are not those that were saved; {way_out}"
+        )
+    if widen:
+        values = jax.tree.map(lambda v, leaf: v.astype(leaf.dtype), values, target)
     return in_layout_of(template, values, stacked)
+
+
+def _narrowed(target: Any, stored: Any) -> Any:
+    """Return the target in the stored dtypes, where all their values are also the target's."""
+    found = _by_name(stored)
+
+    def narrow(path: tuple[Any, ...], leaf: Any) -> Any:
+        have = found.get(jax.tree_util.keystr(path, simple=True, separator="."))
+        if have is None or jnp.promote_types(have.dtype, leaf.dtype) != leaf.dtype:
+            return leaf
+        return jax.ShapeDtypeStruct(leaf.shape, have.dtype)
+
+    return jax.tree_util.tree_map_with_path(narrow, target)
+
+
+def _saved_fingerprint(path: Path, way_out: str) -> str | None:
+    """Return what the parameters' fingerprint was when they were written, None if not noted."""
+    if (path / "progress").is_dir():
+        return _read_progress(path, way_out).get(_FINGERPRINT)
+    try:
+        return json.loads((path / "provenance.json").read_text(encoding="utf-8")).get(_FINGERPRINT)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path / 'provenance.json'}: {error}; {way_out}") from error
 
 
 def _read_progress(path: Path, way_out: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ __all__ = ["commands", "main"]
 
 _PATH = click.Path(path_type=Path)
 _REQUIRED = ("data", "steps", "batch_instances", "sequence_length")
+_PATHS = ("data", "fresh_data", "init_from")
 
 
 @click.group()
@@ -86,7 +87,9 @@ def tokenize_command(texts: tuple[Path, ...], out: Path, vocab_size: int, tokeni
     "--dtype", default="float32", show_default=True, help="Of computing; parameters are float32."
 )
 @click.option("--remat", default="none", show_default=True, help="none, projections, dots or full.")
-@click.option("--scan-layers", is_flag=True, help="Compile four layers once, and loop.")
+@click.option(
+    "--scan-layers/--no-scan-layers", default=False, help="Compile four layers once, and loop."
+)
 @click.option("--mesh", help="Devices, as data=2,fsdp=4,tensor=1; by default all on data.")
 @click.option("--coordinator", help="HOST:PORT of process 0, where several share the run.")
 @click.option("--processes", type=int, help="How many there are.")
@@ -116,10 +119,10 @@ def train_command(
     With --resume all but how the work is split (--hosts, --mesh, --accumulate, --remat,
     --scan-layers) is in run.json.
     """
-    from trainer.distributed import first_then_others, initialize_from_options, is_first
+    from trainer.distributed import first_then_others, initialize_from_options
     from trainer.loop import train
     from trainer.rundir import RESUMABLE, open_run
-    from trainer.writers import open_writers, require_installed
+    from trainer.writers import Writer, open_writers, require_installed
 
     require_installed(tensorboard=tensorboard is not None, wandb=wandb is not None)
     initialize_from_options(*(options.pop(n) for n in ("coordinator", "processes", "process_id")))
@@ -127,15 +130,16 @@ def train_command(
     def make() -> Any:
         if not resume:
             return _new_run(context, out, options)
-        run = open_run(out, **{n: options[n] for n in RESUMABLE if _is_given(context, n)})
-        _refuse_changes(context, {"name": run.description.name, **asdict(run.settings)})
-        return run
+        _refuse_changes(context, out)  # before anything of the run is changed
+        return open_run(out, **{n: options[n] for n in RESUMABLE if _is_given(context, n)})
 
     run = first_then_others(make, lambda: open_run(out))
     settings, place = asdict(run.settings), out / "tensorboard"
     place = place if tensorboard == Path() else tensorboard
     name = run.description.name
-    writers = open_writers(out, name, settings, place, wandb) if is_first() else ()
+    writers = first_then_others(
+        lambda: open_writers(out, name, settings, place, wandb), list[Writer]
+    )
     reason = train(run, resume=resume, writers=writers)
     _print(run=run.description.name, out=str(out), reason=reason)
 
@@ -273,6 +277,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except click.Abort:
+        click.echo("stopped; what was finished is kept", err=True)
         sys.exit(130)
 
 
@@ -310,10 +315,31 @@ def _is_given(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _refuse_changes(context: click.Context, stored: dict[str, Any]) -> None:
+def _made_with(out: Path) -> dict[str, Any]:
+    """Return the options that a run was made with, by parameter; paths are absolute."""
+    from evalmon.types import RunDescription
+    from trainer.rundir import stored_settings
+
+    described = RunDescription.load(out)
+    settings = stored_settings(described)
+    paths = (described.data, described.fresh_data, settings.init_from)
+    found = [None if path is None else described.resolve(path).resolve() for path in paths]
+    return {
+        **asdict(settings),
+        "name": described.name,
+        "without_optimizer": not settings.init_optimizer,
+        **dict(zip(_PATHS, found, strict=True)),
+    }
+
+
+def _refuse_changes(context: click.Context, out: Path) -> None:
     """Raise when an option given with --resume differs from what the run was made with."""
-    for name, value in context.params.items():
-        if _is_given(context, name) and name in stored and value != stored[name]:
+    from trainer.rundir import RESUMABLE
+
+    stored = _made_with(out)
+    for name in (name for name in stored if name not in RESUMABLE and _is_given(context, name)):
+        value = context.params[name]
+        if stored[name] != (Path(value).resolve() if name in _PATHS else value):
             raise ConfigError(
                 f"{_flag(name)} {value}: the run was made with {stored[name]}; leave it out to "
                 "resume, or start a new run"

@@ -41,6 +41,9 @@ _LEAST: Final = {
     "weight_decay": 0,
 }
 
+_MOST: Final = 2**31 - 1
+"""Largest whole number."""
+
 _OPTIONS: Final = {"batch_instances": "--batch", "recipe_name": "--recipe"}
 """Settings whose option is not spelled like them."""
 
@@ -238,6 +241,9 @@ class TrainSettings:
             value = getattr(self, name)
             if value is not None and not least <= value < math.inf:
                 raise ConfigError(f"{option(name)} {value}: at least {least}")
+            if isinstance(value, int) and value > _MOST:
+                # JAX would quietly cut a seed to 32 bits; steps and ids are int32.
+                raise ConfigError(f"{option(name)} {value}: at most {_MOST}")
         for name in ("learning_rate", "eps", "max_norm"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(

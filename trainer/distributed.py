@@ -8,9 +8,10 @@ Source: the multi-process guide of JAX (SPMD over all devices, process-local dat
 """
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import jax
 import numpy as np
@@ -29,8 +30,9 @@ __all__ = [
     "written_by_first",
 ]
 
-_START_SECONDS = 120
-_END_SECONDS = 20
+_START_SECONDS: Final = 120
+_END_SECONDS: Final = 20
+"""How long a process waits for the others to come, and to go."""
 
 Result = TypeVar("Result")
 
@@ -40,13 +42,16 @@ def initialize_from_options(
 ) -> None:
     """Join the processes of a distributed run, before JAX starts; without options do nothing.
 
+    When the others do not come within two minutes, JAX ends the process with a message of
+    its own.
+
     Args:
         coordinator: ``HOST:PORT`` that process 0 listens on and all can reach.
         processes: how many there are.
         process_id: which this is, from 0.
 
     Raises:
-        ConfigError: only some of the options, a number out of range, or nobody there.
+        ConfigError: only some of the options, a number out of range, or a port in use.
     """
     given = {"--coordinator": coordinator, "--processes": processes, "--process-id": process_id}
     missing = [flag for flag, value in given.items() if value is None]
@@ -61,19 +66,17 @@ def initialize_from_options(
         raise ConfigError(f"--processes {processes}: at least 1")
     if not 0 <= process_id < processes:
         raise ConfigError(f"--process-id {process_id}: 0 to {processes - 1} with that --processes")
-    try:
-        jax.distributed.initialize(
-            coordinator,
-            processes,
-            process_id,
-            initialization_timeout=_START_SECONDS,
-            shutdown_timeout_seconds=_END_SECONDS,
-        )
-    except (RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"--coordinator {coordinator}: the {processes} processes did not meet there "
-            f"({str(error).splitlines()[0]}); start all of them with the same options"
-        ) from error
+    if process_id == 0:
+        _require_free(coordinator, int(port))
+    # A signal to end shall end a process, as it does alone; a run is stopped by its STOP file.
+    jax.config.update("jax_enable_preemption_service", False)
+    jax.distributed.initialize(
+        coordinator,
+        processes,
+        process_id,
+        initialization_timeout=_START_SECONDS,
+        shutdown_timeout_seconds=_END_SECONDS,
+    )
 
 
 def is_first() -> bool:
@@ -142,3 +145,15 @@ def first_then_others(make: Callable[[], Result], follow: Callable[[], Result]) 
     if not of_first(failure is None):
         raise failure or ConfigError("process 0 could not begin; its own message says why")
     return made if is_first() else follow()
+
+
+def _require_free(coordinator: str, port: int) -> None:
+    """Raise when something listens on the port already; JAX would crash on it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise ConfigError(
+                f"--coordinator {coordinator}: cannot listen there ({error}); give another port"
+            ) from error

@@ -20,8 +20,15 @@ from trainer.flops import find_peak
 from trainer.meter import Meter
 from trainer.rundir import Run
 from trainer.runlog import RunLog
-from trainer.sharding import place, place_batch
-from trainer.update import OptimizerState, TrainState, compile_update, fresh_state, update_rule
+from trainer.sharding import place, place_batch, placed_shapes
+from trainer.update import (
+    OptimizerState,
+    TrainState,
+    abstract_state,
+    compile_update,
+    fresh_state,
+    update_rule,
+)
 from trainer.writers import Writer
 
 __all__ = ["train"]
@@ -153,11 +160,12 @@ class _Session:
     def _first_state(self, *, resumed: bool) -> TrainState:
         """Return the state that the segment begins with, on its devices."""
         settings, start = self.run.settings, self.run.start
-        fresh = fresh_state(self.run.model, settings.execution, settings.seed)
-        state = place(fresh, self.mesh)
         if resumed:
-            state, self.done = self.checkpoints.restore(state)
-        elif start is not None:
+            shapes = abstract_state(self.run.model, settings.execution)
+            state, self.done = self.checkpoints.restore(placed_shapes(shapes, self.mesh))
+            return state
+        state = place(fresh_state(self.run.model, settings.execution, settings.seed), self.mesh)
+        if start is not None:
             moments = settings.init_optimizer
             found = load_start(start, state, with_optimizer=moments, stacked=self.run.stacked)
             # Spikes are judged against the new run's own values.

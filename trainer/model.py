@@ -52,18 +52,22 @@ class RMSNorm(nnx.Module):
 
 
 class Linear(nnx.Module):
-    """x @ kernel, kernel [inputs, outputs]."""
+    """x @ kernel, kernel [inputs, outputs]; factors are of the compute dtype."""
 
     def __init__(self, name: str, inputs: int, outputs: int, config: Olmo3Config) -> None:
         self.kernel = nnx.Param(jnp.zeros((inputs, outputs), config.master_dtype))
         self.name, self.dtype = name, jnp.dtype(config.dtype)
 
-    def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
+    def __call__(
+        self, x: Float[Array, "... I"], result: jnp.dtype | None = None
+    ) -> Float[Array, "... O"]:
+        """Return the product, rounded to ``result`` or else to the compute dtype."""
         # One matrix product of rank 2: XLA's CPU backend is twice as slow at the gradient
         # of a product with two leading axes.
         rows = x.astype(self.dtype).reshape(-1, x.shape[-1])
-        product = (rows @ self.kernel[...].astype(self.dtype)).reshape(*x.shape[:-1], -1)
-        return checkpoint_name(product, self.name)
+        kernel = self.kernel[...].astype(self.dtype)
+        product = jnp.matmul(rows, kernel, preferred_element_type=result)
+        return checkpoint_name(product.reshape(*x.shape[:-1], -1), self.name)
 
 
 class Attention(nnx.Module):
@@ -131,8 +135,9 @@ class Embedding(nnx.Module):
         self.dtype = jnp.dtype(config.dtype)
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T d"]:
-        rows = self.embedding[...].astype(self.dtype)[tokens]
-        return constrain(rows, BATCH, None, None)
+        # Gathered over fsdp before the look-up, which would else be done on every device whole.
+        table = constrain(self.embedding[...].astype(self.dtype), "tensor", None)
+        return constrain(table[tokens], BATCH, None, None)
 
 
 class Olmo3(nnx.Module):
@@ -180,9 +185,8 @@ class Olmo3(nnx.Module):
         return self.norm(x)
 
     def unembed(self, hidden: Float[Array, "... d"]) -> Float[Array, "... V"]:
-        """Return logits of hidden states, in at least float32."""
-        logits = self.lm_head(hidden)
-        logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        """Return logits of hidden states, summed and kept in at least float32."""
+        logits = self.lm_head(hidden, jnp.promote_types(self.lm_head.dtype, jnp.float32))
         return constrain(logits, BATCH, *[None] * (logits.ndim - 2), "tensor")
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T V"]:

@@ -74,14 +74,19 @@ class Losses(NamedTuple):
     z_nats: Float[Array, ""]
 
 
-def loss_identity(objective: Objective) -> dict[str, Any]:
-    """Say what ``train/ce_nats`` means, for readers that overlay two runs."""
+def loss_identity(objective: Objective, *, masks: bool) -> dict[str, Any]:
+    """Say what ``train/ce_nats`` means, for readers that overlay two runs.
+
+    Args:
+        objective: what is minimized.
+        masks: whether a filter may mask instances. Where none does, every normalization
+            means the same, and runs may be overlaid whichever they name.
+    """
     return {
         "divisor": "targets (sequence_length - 1 per instance)",
         "z_loss_included": False,
         "z_loss_weight": objective.z_weight,
-        "normalization": objective.normalization,
-        "masked_tokens": NORMALIZATIONS[objective.normalization],
+        "masked_tokens": NORMALIZATIONS[objective.normalization] if masks else "none",
     }
 
 

@@ -27,7 +27,7 @@ from trainer.sharding import (
     MeshShape,
     make_mesh,
     parse_mesh,
-    partition_specs,
+    placed_shapes,
     require_fits,
 )
 from trainer.update import TrainState, abstract_state, make_update, update_rule
@@ -151,7 +151,7 @@ def plan_run(plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
     plan.require_fits()
     mesh = make_mesh(plan.mesh)
     say("shapes and their split")
-    state = _placed(abstract_state(config, settings.execution), mesh)
+    state = placed_shapes(abstract_state(config, settings.execution), mesh)
     tensors = _tensors(state.params)
     say("what is kept for the backward pass")
     activations = _saved_bytes(plan)
@@ -181,17 +181,6 @@ def plan_run(plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
         "tensors": tensors,
         "notes": [_KEPT_NOTE, _MOMENTS_NOTE, *([_CPU_NOTE] if config.dtype == "bfloat16" else [])],
     }
-
-
-def _placed(shapes: TrainState, mesh: Mesh) -> TrainState:
-    """Return the shapes with the sharding of each."""
-    return jax.tree.map(
-        lambda leaf, spec: jax.ShapeDtypeStruct(
-            leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec)
-        ),
-        shapes,
-        partition_specs(shapes),
-    )
 
 
 def _tensors(params: Any) -> list[dict[str, Any]]:

@@ -20,9 +20,17 @@ from trainer.distributed import require_hosts
 from trainer.flops import CONVENTION
 from trainer.objective import Objective, loss_identity
 from trainer.sharding import default_mesh_shape, make_mesh, parse_mesh, require_fits
-from trainer.start import start_fingerprint
+from trainer.start import start_fingerprint, stored_dtypes
 
-__all__ = ["ADAPTER", "RESUMABLE", "Run", "create_run", "model_config", "open_run"]
+__all__ = [
+    "ADAPTER",
+    "RESUMABLE",
+    "Run",
+    "create_run",
+    "model_config",
+    "open_run",
+    "stored_settings",
+]
 
 ADAPTER: Final = "olmo3"
 RESUMABLE: Final = frozenset({"hosts", "mesh", "accumulate", "remat", "scan_layers"})
@@ -122,27 +130,15 @@ def open_run(out: Path, **changes: int | str | bool | None) -> Run:
         CheckpointError: no run there, or not one of this trainer.
         ConfigError: a changed setting is out of range, or does not fit the batch.
         DataError: the data is not what the run was started on.
+        WriteError: a changed setting cannot be noted in ``run.json``.
     """
     description = RunDescription.load(out)
-    file = str(out / "run.json")
-    extra = description.extra
-    if (
-        description.adapter != ADAPTER
-        or not isinstance(extra.get("settings"), dict)
-        or not isinstance(extra.get("data_fingerprint"), str)
-    ):
-        raise CheckpointError(f"{file}: written by another trainer; resume it there")
-    settings = TrainSettings.from_record(extra["settings"], file)
+    settings, extra = stored_settings(description), description.extra
     given = {name: value for name, value in changes.items() if value is not None}
     assert set(given) <= RESUMABLE
     changed = replace(settings, **given)
     _require_float64(model_config(description))
     _mesh(changed, model_config(description))
-    if changed != settings:
-        settings = changed
-        extra = {**extra, "settings": asdict(settings)}
-        description = replace(description, hosts=settings.hosts, extra=extra)
-        description.save()
     source = _source(_checked_folder(description.resolve(description.data)), settings)
     expected = extra["data_fingerprint"]
     if source.index.fingerprint != expected:
@@ -150,7 +146,31 @@ def open_run(out: Path, **changes: int | str | bool | None) -> Run:
             f"{description.resolve(description.data)}: instances are {source.index.fingerprint}, "
             f"but the run was started on {expected}; give it its own data back"
         )
-    return Run(description, settings, source)
+    if changed != settings:
+        extra = {**extra, "settings": asdict(changed)}
+        description = replace(description, hosts=changed.hosts, extra=extra)
+        try:
+            description.save()
+        except OSError as error:
+            raise WriteError(f"{out}: cannot be written ({error}); free some space") from error
+    return Run(description, changed, source)
+
+
+def stored_settings(description: RunDescription) -> TrainSettings:
+    """Return the settings that ``run.json`` records.
+
+    Raises:
+        CheckpointError: not a run of this trainer.
+        ConfigError: a setting is unknown, missing or out of range.
+    """
+    file, extra = str(description.path / "run.json"), description.extra
+    if (
+        description.adapter != ADAPTER
+        or not isinstance(extra.get("settings"), dict)
+        or not isinstance(extra.get("data_fingerprint"), str)
+    ):
+        raise CheckpointError(f"{file}: written by another trainer; resume it there")
+    return TrainSettings.from_record(extra["settings"], file)
 
 
 def model_config(description: RunDescription) -> Olmo3Config:
@@ -216,14 +236,14 @@ def _describe(
         seed=settings.seed,
         warmup_steps=settings.warmup_steps,
         recipe=settings.recipe(source.index.fingerprint, start),
-        loss=loss_identity(Objective(settings.z_weight, settings.loss_normalization)),
+        loss=loss_identity(Objective(settings.z_weight, settings.loss_normalization), masks=False),
         data=_relative(folder.path, out),
         extra={
             "settings": asdict(settings),
             "loader_fault": find_loader(settings.loader).fault,
             "data_fingerprint": source.index.fingerprint,
             "index_instances": len(source.index),
-            "start": _describe_start(settings, start),
+            "start": _describe_start(out, settings, start),
             "mfu_convention": CONVENTION,
             "versions": {p: version(p) for p in ("jax", "flax", "optax", "grain")},
         },
@@ -238,20 +258,23 @@ def _checked_start(
         return settings, None
     path = Path(settings.init_from)
     fingerprint = start_fingerprint(path, config)
-    # A weights folder holds no moments.
-    optimizer = settings.init_optimizer and not (path / "model.json").is_file()
-    found = replace(settings, init_from=_relative(path, out), init_optimizer=optimizer)
-    return found, fingerprint
+    if settings.init_optimizer and (path / "model.json").is_file():
+        raise ConfigError(
+            f"--init-from {path}: a weights folder holds no optimizer; add --without-optimizer to "
+            "start with its parameters alone, or give RUN/checkpoints/STEP"
+        )
+    return replace(settings, init_from=_relative(path, out)), fingerprint
 
 
-def _describe_start(settings: TrainSettings, start: str | None) -> dict[str, Any] | None:
+def _describe_start(out: Path, settings: TrainSettings, start: str | None) -> dict[str, Any] | None:
     """Say what the parameters were before the first step, None for freshly drawn ones."""
-    if start is None:
+    if start is None or settings.init_from is None:
         return None
     return {
         "path": settings.init_from,
         "fingerprint": start,
         "optimizer": settings.init_optimizer,
+        "stored_in": stored_dtypes(out / settings.init_from),
         "trained_in": settings.model(1).master_dtype,
     }
 

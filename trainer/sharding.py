@@ -32,6 +32,7 @@ __all__ = [
     "partition_specs",
     "place",
     "place_batch",
+    "placed_shapes",
     "require_fits",
 ]
 
@@ -122,12 +123,13 @@ def require_fits(shape: MeshShape, config: Olmo3Config, batch_instances: int) ->
     Args:
         shape: the mesh.
         config: shapes of the model.
-        batch_instances: B, rows of a global batch.
+        batch_instances: rows of a global batch, or of one of its micro-batches.
 
     Raises:
         ConfigError: an axis does not divide what it splits; the nearest size that does is given.
     """
-    _require_divides(f"data x fsdp = {shape.rows}", shape.rows, {"--batch": batch_instances})
+    batch = {"the (micro-)batch of": batch_instances}
+    _require_divides(f"data x fsdp = {shape.rows}", shape.rows, batch)
     _require_divides(f"fsdp={shape.fsdp}", shape.fsdp, {"the model's width": config.width})
     split = {
         "the model's heads": config.heads,
@@ -214,6 +216,22 @@ def place(tree: Any, mesh: Mesh) -> Any:
         )
 
     return jax.tree.map(put, tree, partition_specs(tree))
+
+
+def placed_shapes(shapes: Any, mesh: Mesh) -> Any:
+    """Return shapes that say where ``place`` would put their arrays.
+
+    Args:
+        shapes: parameters, moments or both as ``jax.ShapeDtypeStruct``.
+        mesh: where to.
+    """
+    return jax.tree.map(
+        lambda leaf, spec: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=NamedSharding(mesh, spec)
+        ),
+        shapes,
+        partition_specs(shapes),
+    )
 
 
 def place_batch(local_rows: NDArray[np.uint32], mesh: Mesh) -> jax.Array:

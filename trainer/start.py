@@ -1,6 +1,7 @@
 """What a run starts from: looked at before its directory is made."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +12,7 @@ from evalmon.types import ModelDescription, RunDescription
 from trainer.architecture import Olmo3Config
 from trainer.model import parameter_shapes
 
-__all__ = ["start_fingerprint"]
+__all__ = ["start_fingerprint", "stored_dtypes"]
 
 _RECORDS: Final = ("model.json", "provenance.json", "progress/metadata")
 """Small files that tell two starts apart: they hold hashes of the weights."""
@@ -42,6 +43,27 @@ def start_fingerprint(path: Path, config: Olmo3Config) -> str:
     return digest.hexdigest()
 
 
+def stored_dtypes(path: Path) -> list[str] | None:
+    """Return the dtypes a weights folder's tensors are stored in, None where none is recorded.
+
+    Args:
+        path: ``RUN/checkpoints/STEP``, whose parameters have the run's own dtype, or a folder
+            that ``convert`` wrote.
+
+    Raises:
+        CheckpointError: its provenance cannot be read.
+    """
+    file = path / "provenance.json"
+    if not file.is_file():
+        return None
+    try:
+        return sorted(json.loads(file.read_text(encoding="utf-8"))["dtype_after"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{file}: says no 'dtype_after' ({error}); convert the weights again"
+        ) from error
+
+
 def _described_model(path: Path) -> Olmo3Config | None:
     """Return the shapes that stand beside weights, None where nothing does."""
     run = path.resolve().parent.parent
@@ -68,4 +90,10 @@ def _require_same_shapes(path: Path, stored: Olmo3Config, wanted: Olmo3Config) -
             raise CheckpointError(
                 f"--init-from {path}: {name} has shape {have.get(name)}, but the run's model needs "
                 f"{want.get(name)}; give the preset, heads and tokenizer it was trained with"
+            )
+    for name in ("heads", "kv_heads", "head_dim"):
+        if getattr(stored, name) != getattr(wanted, name):
+            raise CheckpointError(
+                f"--init-from {path}: its model has {name} {getattr(stored, name)}, but the run's "
+                f"{getattr(wanted, name)}; give the heads it was trained with"
             )

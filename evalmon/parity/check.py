@@ -33,6 +33,8 @@ of sums alone; bfloat16 rounds every activation to 8 bits."""
 _WINDOWS: Final = 4
 _LEAST_TOKENS: Final = 64
 _COUNT: Final = 2
+_MOST_TOKENS: Final = 10**8
+"""Of random prompts: more would not be compared within a day."""
 
 _Progress = Callable[[str], None]
 
@@ -85,6 +87,12 @@ class ParityOptions:
         for name, (value, smallest) in least.items():
             if value is not None and value < smallest:
                 raise ConfigError(f"{name} {value}: must be at least {smallest}")
+        drawn_ids = (self.count or _COUNT) * (self.length or 1)
+        if drawn_ids > _MOST_TOKENS:
+            raise ConfigError(
+                f"--count {self.count or _COUNT} x --length {self.length or 1}: {drawn_ids} "
+                f"tokens, expected at most {_MOST_TOKENS}"
+            )
         drawn = [n for n in ("seed", "length", "count") if getattr(self, n) is not None]
         if self.prompts is not None and drawn:
             raise ConfigError(f"--{drawn[0]} is for random prompts; leave it or --prompts out")

@@ -176,7 +176,7 @@ def _load(folder: Path, config: PublishedConfig) -> Any:
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # so that they are listed, and refused below
             )
-    except (OSError, ValueError, RuntimeError, KeyError) as error:
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
         raise CheckpointError(
             f"{folder}: cannot be loaded ({type(error).__name__}: {reason[:300]})"
@@ -202,30 +202,53 @@ def _inventory(folder: Path) -> tuple[list[Path], set[str]]:
     from safetensors import SafetensorError, safe_open
 
     index, single = folder / _INDEX, folder / _SINGLE
-    if not index.exists() and not single.exists():
-        raise CheckpointError(f"{folder}: neither {_SINGLE} nor {_INDEX} in it; copy the weights")
+    if index.exists() == single.exists():
+        raise CheckpointError(
+            f"{folder}: holds both {_SINGLE} and {_INDEX}; remove one of them"
+            if single.exists()
+            else f"{folder}: neither {_SINGLE} nor {_INDEX} in it; copy the weights"
+        )
     listed: dict[str, str] = {}
     if index.exists():
         try:
             listed = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{index}: not a list of weights ({error!r})") from error
+            inside = all(Path(name).name == name for name in listed.values())
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise CheckpointError(
+                f"{index}: not a list of weights ({error!r}); copy it again"
+            ) from error
+        if not listed or not inside:
+            raise CheckpointError(
+                f"{index}: not a list of weights (weight_map must name a file beside it for each "
+                "tensor); copy it again"
+            )
+        if not inside:
+            raise CheckpointError(
+                f"{index}: not a list of weights (weight_map must name a file beside it for each "
+                "tensor); copy it again"
+            )
     files = [folder / name for name in sorted(set(listed.values()))] or [single]
     dtypes: set[str] = set()
     for file in files:
         try:
             with safe_open(file, framework="np") as tensors:
                 names = set(tensors.keys())
-                dtypes |= {tensors.get_slice(name).get_dtype() for name in names}
+                stored = {name: tensors.get_slice(name).get_dtype() for name in names}
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
                 f"{file}: cannot be read ({str(error)[:200]}); it is cut off or missing, "
                 "copy it again"
             ) from error
+        if other := sorted(name for name, dtype in stored.items() if dtype not in _DTYPES):
+            raise CheckpointError(
+                f"{file}: {other[0]} has dtype {stored[other[0]]}; expected one of "
+                f"{', '.join(_DTYPES)}: export the weights unquantized"
+            )
+        dtypes |= {_DTYPES[dtype] for dtype in stored.values()}
         lacking = sorted(name for name, place in listed.items() if place == file.name)
         if missing := sorted(set(lacking) - names):
             raise CheckpointError(f"{file}: lacks {missing}, which {_INDEX} puts there")
-    return files, {_DTYPES.get(name, name.lower()) for name in dtypes}
+    return files, dtypes
 
 
 _DTYPES: Final = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}

@@ -34,7 +34,8 @@ def read_prompts(path: Path, encode: Callable[[str], list[int]] | None) -> Promp
     """Read prompts, one a line.
 
     A line is a JSON object with ``tokens`` (ids) or with ``text`` or ``prompt``; in a file
-    whose first line is no object, each line is a text. Empty lines are left out.
+    whose first line is no object, each line is a text: none may be such an object, nor the
+    first a list of ids. Empty lines are left out.
 
     Args:
         path: UTF-8 text.
@@ -45,13 +46,16 @@ def read_prompts(path: Path, encode: Callable[[str], list[int]] | None) -> Promp
             has no token; a text, and no tokenizer. The line is named.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines: a text may hold other line separators than the line feed.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as UTF-8 text ({error})") from error
     numbered = [(f"{path}:{n}", line) for n, line in enumerate(lines, 1) if line.strip()]
     if not numbered:
         raise DataError(f"{path}: no prompt in it; give one a line")
     structured = numbered[0][1].lstrip().startswith("{")
+    if not structured:
+        _require_texts(numbered)
     found: Prompts = []
     for place, line in numbered:
         value: Any = _object(line, place) if structured else {"text": line}
@@ -113,11 +117,30 @@ def tokenizer_encode(candidates: Sequence[Path]) -> Callable[[str], list[int]] |
     return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
+def _require_texts(numbered: Sequence[tuple[str, str]]) -> None:
+    """Refuse token ids among texts: they would be compared as the digits they are written in."""
+    for row, (place, line) in enumerate(numbered):
+        try:
+            value: Any = json.loads(line) if line.lstrip()[0] in "[{" else None
+        except (ValueError, RecursionError):
+            continue
+        ids = (
+            row == 0
+            and isinstance(value, list)
+            and all(type(i) is int for i in cast("list[Any]", value))
+        )
+        if ids or (isinstance(value, dict) and {"tokens", *_TEXT} & set(cast("Any", value))):
+            raise DataError(
+                f"{place}: JSON in a file whose first line is no JSON object, so that each line "
+                'is a text; write {"tokens": [...]} or {"text": "..."} in every line'
+            )
+
+
 def _object(line: str, place: str) -> dict[str, Any]:
     """Read one line as a JSON object with a prompt in it."""
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not JSON ({error})") from error
     if not isinstance(value, dict) or not any(name in value for name in ("tokens", *_TEXT)):
         raise DataError(f'{place}: expected {{"tokens": [...]}} or {{"text": "..."}}')
@@ -131,6 +154,13 @@ def _encoded(
     text = next(value[name] for name in _TEXT if name in value)
     if not isinstance(text, str):
         raise DataError(f"{place}: the text must be a string, got {str(text)[:60]!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{place}: the text holds half a character ({text[error.start]!r} at character "
+            f"{error.start}); mend or remove the line"
+        ) from error
     if encode is None:
         raise DataError(
             f"{place}: a text needs a tokenizer, and neither the model nor the reference has one "

@@ -6,6 +6,7 @@ nothing is left to defaults here: what is missing is an error, and every setting
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,16 @@ _SIZES: Final = {
     "sliding_window": "window",
 }
 """Settings that must be there, and what they are called here."""
+
+
+_ALWAYS: Final = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "partial_rotary_factor": 1,
+    "quantization_config": None,
+}
+_LARGEST: Final = 2**31 - 1
+"""Of whole numbers: ids and positions are int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +88,37 @@ class PublishedConfig:
             raise CheckpointError(
                 f"{folder}: no config.json in it; give a folder of published weights"
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"{file}: cannot be read as JSON ({error})") from error
         record = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
         _require_olmo3(record, file)
         sizes = {ours: _size(record, name, file) for name, ours in _SIZES.items()}
         eps = record.get("rms_norm_eps")
-        if not isinstance(eps, float) or not eps > 0:
+        if not isinstance(eps, float) or not 0 < eps < math.inf:
             raise CheckpointError(
                 f"{file}: 'rms_norm_eps' is {eps!r}; write it (OLMo 3's is 1e-06, "
                 "the class default of transformers is not)"
             )
         heads, optional = sizes["heads"], {"num_key_value_heads": sizes["heads"]}
-        if "head_dim" not in record and sizes["width"] % heads:
+        if record.get("head_dim") is None and sizes["width"] % heads:
             raise CheckpointError(f"{file}: 'head_dim' is missing, and heads do not divide width")
         optional["head_dim"] = sizes["width"] // heads
         found = {
             name: _size(record, name, file) if record.get(name) is not None else default
             for name, default in optional.items()
         }
+        if heads % found["num_key_value_heads"]:
+            raise CheckpointError(
+                f"{file}: 'num_key_value_heads' {found['num_key_value_heads']} does not divide "
+                f"'num_attention_heads' {heads}"
+            )
+        if found["head_dim"] % 2:
+            raise CheckpointError(f"{file}: 'head_dim' {found['head_dim']} must be even to rotate")
+        tied = record.get("tie_word_embeddings")
+        if not isinstance(tied, bool | None):
+            raise CheckpointError(
+                f"{file}: 'tie_word_embeddings' is {tied!r}, expected true or false"
+            )
         return cls(
             **sizes,
             kv_heads=found["num_key_value_heads"],
@@ -103,7 +126,7 @@ class PublishedConfig:
             norm_eps=eps,
             layer_types=tuple(layer_types(record, str(file))),
             rope=rope_parameters(record, str(file)),
-            tied=bool(record.get("tie_word_embeddings", False)),
+            tied=bool(tied),
         )
 
     def record(self) -> dict[str, Any]:
@@ -139,7 +162,7 @@ def _require_olmo3(record: Mapping[str, Any], file: Path) -> None:
             f"{file}: architecture {names!r} of model type {kind!r}; parity is for "
             f"[{_ARCHITECTURE!r}] of 'olmo3'"
         )
-    for name, right in {"hidden_act": "silu", "attention_bias": False}.items():
+    for name, right in _ALWAYS.items():
         if record.get(name, right) != right:
             raise CheckpointError(f"{file}: {name!r} is {record[name]!r}; OLMo 3's is {right!r}")
 
@@ -147,8 +170,10 @@ def _require_olmo3(record: Mapping[str, Any], file: Path) -> None:
 def _size(record: Mapping[str, Any], name: str, file: Path) -> int:
     """Return a whole number above 0."""
     value = record.get(name)
-    if type(value) is not int or value < 1:
-        raise CheckpointError(f"{file}: {name!r} is {value!r}; write a whole number above 0")
+    if type(value) is not int or not 1 <= value <= _LARGEST:
+        raise CheckpointError(
+            f"{file}: {name!r} is {value!r}; write a whole number from 1 to {_LARGEST}"
+        )
     return value
 
 

@@ -8,9 +8,10 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +100,8 @@ class Recorder:
                 )
             partial.replace(self._target)
         except OSError as error:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
             raise WriteError(
                 f"{self._target}: cannot be written ({error.strerror}); free some space"
             ) from error
@@ -118,6 +120,9 @@ def open_stored(file: Path) -> Reference:
         is_ours = isinstance(record, dict) and record.pop("format", None) == _FORMAT
         _require(is_ours, f"not format {_FORMAT}")
         facts = ReferenceFacts(**cast("dict[str, Any]", record))
+        for name, kind in get_type_hints(ReferenceFacts).items():
+            value = getattr(facts, name)
+            _require(type(value) is (get_origin(kind) or kind), f"{name} is {value!r:.60}")
         _check(arrays, facts)
     except (
         OSError,

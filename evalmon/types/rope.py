@@ -5,9 +5,10 @@ forms its rotary settings have.
 """
 
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,19 @@ __all__ = [
 SLIDING: Final = "sliding_attention"
 FULL: Final = "full_attention"
 _THETA: Final = 500_000.0
+_MOST_LAYERS: Final = 10_000
+_LARGEST: Final = sys.float_info.max
+
+_YARN: Final = {
+    "factor": "factor",
+    "original_max_position_embeddings": "original_length",
+    "beta_fast": "beta_fast",
+    "beta_slow": "beta_slow",
+    "attention_factor": "attention_factor",
+}
+"""Published settings of YaRN, and what they are called here."""
+_KINDS: Final = ("rope_type", "type", "rope_theta", "partial_rotary_factor", "truncate")
+"""Other settings that may be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,46 @@ class Yarn:
         """Fill in the paper's attention factor, 0.1 ln(factor) + 1, where none is given."""
         if math.isnan(self.attention_factor):
             object.__setattr__(self, "attention_factor", 0.1 * math.log(self.factor) + 1.0)
+
+    @classmethod
+    def from_record(
+        cls, record: object, place: str, names: Mapping[str, str] | None = None
+    ) -> Self:
+        """Build it from a record; what is null or left out has its default.
+
+        Args:
+            record: setting to value.
+            place: where it is from, for messages.
+            names: what the record calls each attribute, by its own name; None for as here.
+
+        Raises:
+            ConfigError: no object; a setting that is unknown, missing, no number, or has no
+                meaning.
+        """
+        names = {name: name for name in _YARN.values()} if names is None else names
+        found = _object(record, place)
+        _refuse_unknown(found, names, place)
+        values: dict[str, Any] = {}
+        for theirs, ours in names.items():
+            value = found.get(theirs)
+            whole = ours == "original_length"
+            if value is None and (whole or ours == "factor"):
+                raise ConfigError(f"{place}: yarn without {theirs}; write it")
+            if value is None:
+                continue
+            if not _is_number(value) or (whole and value != int(value)):
+                kind = "whole number" if whole else "number"
+                raise ConfigError(f"{place}: {theirs} is {value!r}; expected a {kind} above 0")
+            values[ours] = int(value) if whole else float(value)
+        if not values["factor"] > 1:
+            raise ConfigError(f"{place}: yarn with factor {values['factor']}; expected above 1")
+        yarn = cls(**values)
+        if not yarn.beta_fast > yarn.beta_slow:
+            raise ConfigError(
+                f"{place}: yarn with beta_fast {yarn.beta_fast} and beta_slow {yarn.beta_slow}; "
+                "expected beta_fast > beta_slow"
+            )
+        return yarn
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +168,22 @@ def layer_types(config: Mapping[str, Any], place: str) -> list[str]:
         place: its file, for messages.
 
     Raises:
-        ConfigError: an explicit list is not OLMo 3's (every fourth and the last layer full).
+        ConfigError: no number of layers; a list that is none, or not OLMo 3's (every fourth
+            and the last layer full).
     """
-    layers = int(config["num_hidden_layers"])
+    layers = config.get("num_hidden_layers")
+    if type(layers) is not int or not 1 <= layers <= _MOST_LAYERS:
+        raise ConfigError(
+            f"{place}: num_hidden_layers is {layers!r}, expected a whole number from 1 to "
+            f"{_MOST_LAYERS}"
+        )
     expected = [FULL if (i + 1) % 4 == 0 or i == layers - 1 else SLIDING for i in range(layers)]
     given = config.get("layer_types")
     if given is None:
         return expected
+    if not isinstance(given, list):
+        raise ConfigError(f"{place}: layer_types is {given!r}, expected a JSON array")
+    given = cast("list[Any]", given)
     if len(given) != layers:
         raise ConfigError(f"{place}: layer_types has {len(given)} entries for {layers} layers")
     for i, (found, wanted) in enumerate(zip(given, expected, strict=True)):
@@ -137,7 +200,7 @@ def rope_parameters(config: Mapping[str, Any], place: str) -> dict[str, RopePara
 
     Three forms are read: ``rope_theta`` beside ``rope_scaling``; a flat ``rope_parameters``;
     ``rope_parameters`` by layer type. In the first two, scaling belongs to the full layers
-    alone, as OLMo 3 was trained.
+    alone, as OLMo 3 was trained. Settings written twice must agree.
 
     Args:
         config: a published ``config.json``.
@@ -148,26 +211,44 @@ def rope_parameters(config: Mapping[str, Any], place: str) -> dict[str, RopePara
 
     Raises:
         ConfigError: no theta, a rotary type other than default and yarn, scaled sliding
-            layers, or a setting that has no meaning here.
+            layers, settings that contradict each other, or one that has no meaning here.
 
     Source: OLMo-core ``with_rope_scaling(full_attn_layers_only=True)``;
     huggingface/transformers pull requests 39847 and 46911.
     """
-    nested = cast("dict[str, Any]", config.get("rope_parameters") or {})
-    legacy = cast("dict[str, Any]", config.get("rope_scaling") or {})
     theta = config.get("rope_theta")
-    if SLIDING in nested or FULL in nested:
-        missing = [kind for kind in (SLIDING, FULL) if not nested.get(kind)]
+    forms = [n for n in ("rope_parameters", "rope_scaling") if config.get(n) is not None]
+    found = [_by_type(config[name], theta, place, name) for name in forms]
+    if not found:
+        return _by_type({}, theta, place, "rope_parameters")
+    if found[0] != found[-1]:
+        raise ConfigError(
+            f"{place}: rope_parameters says {found[0][FULL]}, but rope_scaling {found[-1][FULL]}; "
+            "remove the one that is wrong"
+        )
+    if theta is not None and theta != found[0][FULL].theta:
+        raise ConfigError(
+            f"{place}: rope_theta is {theta!r}, but {found[0][FULL].theta} in {forms[0]}; remove "
+            "the one that is wrong"
+        )
+    return found[0]
+
+
+def _by_type(given: object, theta: object, place: str, name: str) -> dict[str, RopeParameters]:
+    """Read the settings of both layer types in one of the forms."""
+    flat = _object(given, f"{place}: {name}")
+    if SLIDING in flat or FULL in flat:
+        _refuse_unknown(flat, (SLIDING, FULL), f"{place}: {name}")
+        missing = [kind for kind in (SLIDING, FULL) if not flat.get(kind)]
         if missing:
-            raise ConfigError(f"{place}: rope_parameters lacks {missing[0]!r}; write both types")
-        by_type: dict[str, dict[str, Any]] = {SLIDING: nested[SLIDING], FULL: nested[FULL]}
+            raise ConfigError(f"{place}: {name} lacks {missing[0]!r}; write both types")
+        by_type: dict[str, object] = {kind: flat[kind] for kind in (SLIDING, FULL)}
     else:
-        flat = {**legacy, **nested}
         by_type = {SLIDING: {"rope_theta": flat.get("rope_theta")}, FULL: flat}
     parsed = {kind: _parse(part, theta, f"{place}: {kind}") for kind, part in by_type.items()}
     if parsed[SLIDING].yarn is not None:
         raise ConfigError(
-            f"{place}: rope_parameters scales sliding_attention; OLMo 3 scales full_attention only"
+            f"{place}: {name} scales sliding_attention; OLMo 3 scales full_attention only"
         )
     if parsed[SLIDING].theta != parsed[FULL].theta:
         raise ConfigError(
@@ -177,31 +258,48 @@ def rope_parameters(config: Mapping[str, Any], place: str) -> dict[str, RopePara
     return parsed
 
 
-def _parse(part: Mapping[str, Any], theta: object, place: str) -> RopeParameters:
+def _parse(given: object, theta: object, place: str) -> RopeParameters:
     """Read one layer type's rotary settings."""
+    part = {k: v for k, v in _object(given, place).items() if v is not None}
     base = part.get("rope_theta", theta)
-    base = theta if base is None else base
-    if not isinstance(base, int | float) or not base > 1:
+    if not _is_number(base) or not base > 1:
         raise ConfigError(f"{place}: rope_theta is {base!r}; OLMo 3's is {_THETA:.0f}, write it")
     kind = part.get("rope_type", part.get("type", "default"))
-    if kind == "default":
-        return RopeParameters(float(base))
-    if kind != "yarn":
+    if kind not in ("default", "yarn"):
         raise ConfigError(f"{place}: rope_type {kind!r}; OLMo 3 has 'default' or 'yarn'")
-    try:
-        factor, length = float(part["factor"]), int(part["original_max_position_embeddings"])
-        fast, slow = float(part.get("beta_fast") or 32.0), float(part.get("beta_slow") or 1.0)
-        given = part.get("attention_factor")
-        scale = math.nan if given is None else float(given)
-    except KeyError as error:
-        raise ConfigError(f"{place}: yarn without {error.args[0]}; write it") from None
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{place}: a yarn setting is no number ({error})") from None
-    if not (factor > 1 and length > 0 and fast > slow > 0):
-        raise ConfigError(
-            f"{place}: yarn with factor {factor}, original length {length}, beta_fast {fast}, "
-            f"beta_slow {slow}; expected factor > 1, length > 0, beta_fast > beta_slow > 0"
-        )
-    if part.get("truncate") is False:
+    if part.get("type", kind) != kind:
+        raise ConfigError(f"{place}: rope_type {kind!r}, but type {part['type']!r}; keep one")
+    if part.get("truncate", True) is not True:
         raise ConfigError(f"{place}: yarn with truncate false; OLMo 3 rounds to whole pairs")
-    return RopeParameters(float(base), Yarn(factor, length, fast, slow, scale))
+    if part.get("partial_rotary_factor", 1) != 1:
+        raise ConfigError(
+            f"{place}: partial_rotary_factor is {part['partial_rotary_factor']!r}; OLMo 3 turns "
+            "whole heads"
+        )
+    if kind == "default":
+        _refuse_unknown(part, _KINDS, f"{place}: rope_type 'default'")
+        return RopeParameters(float(base))
+    scaling = {name: value for name, value in part.items() if name not in _KINDS}
+    return RopeParameters(float(base), Yarn.from_record(scaling, place, _YARN))
+
+
+def _is_number(value: Any) -> bool:
+    """Tell whether a value is a number above 0 that a float can hold."""
+    return type(value) in (int, float) and 0 < value <= _LARGEST
+
+
+def _object(value: object, place: str) -> dict[str, Any]:
+    """Return a value that must be a JSON object."""
+    if not isinstance(value, dict):
+        raise ConfigError(f"{place} is {value!r}, expected a JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def _refuse_unknown(record: Mapping[str, Any], known: Iterable[str], place: str) -> None:
+    """Raise when a record has a setting beside the known ones that is not null."""
+    unknown = [name for name in record if name not in known and record[name] is not None]
+    if unknown:
+        raise ConfigError(
+            f"{place}: {unknown[0]} {record[unknown[0]]!r} has no meaning here; expected "
+            f"{', '.join(known)}"
+        )

@@ -30,6 +30,7 @@ __all__ = [
 
 EOS: Final = "<|endoftext|>"
 _ALPHABET: Final = 256
+_MOST_IDS: Final = 2**31 - 1
 _BATCH_DOCUMENTS: Final = 256
 
 
@@ -88,12 +89,15 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
             out when the text has no more pairs to merge.
 
     Raises:
-        ConfigError: ``vocab_size`` below 257.
+        ConfigError: ``vocab_size`` below 257, or no int32.
 
     Source: Sennrich et al. 2016, arXiv:1508.07909; bytes as in GPT-2.
     """
-    if vocab_size <= _ALPHABET:
-        raise ConfigError(f"--vocab-size {vocab_size}: at least {_ALPHABET + 1} (bytes and EOS)")
+    if not _ALPHABET < vocab_size <= _MOST_IDS:
+        raise ConfigError(
+            f"--vocab-size {vocab_size}: at least {_ALPHABET + 1} (bytes and EOS), at most "
+            f"{_MOST_IDS}"
+        )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -168,7 +172,7 @@ def _parse(line: str, place: str, label: str) -> TextDocument:
     """Read one JSON line."""
     try:
         loaded = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{place}: not a JSON line ({error}); expected {{'text': …}}") from error
     record = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
     text = record.get("text")

@@ -4,6 +4,7 @@ import difflib
 import math
 import os
 import shutil
+import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,10 @@ __all__ = ["Options", "convert"]
 _FORMS: Final = ("hf", "orbax", "maxtext")
 _DTYPES: Final = ("float32", "bfloat16", "float16")
 _SHARD_SIZE: Final = "5GB"
+_REMOVALS: Final = 50
+"""Tries to remove an interrupted result, a tenth of a second apart."""
+_MOST_ROWS: Final = 2**31 - 1
+"""Ids are int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,7 @@ def convert(src: Path, dst: Path, options: Options) -> dict[str, Any]:
     files = hash_files(source)
     if altered and source.fingerprint is not None and source.any_order:
         require_recorded(source, fingerprint(source.dtypes, source.read))
+    _require_space(dst, _nbytes(result))
     with _whole(dst) as folder:
         with progress("write", _nbytes(result)) as on_written:
             _write(folder, form, replace(result, on_written=on_written), options)
@@ -118,14 +124,16 @@ def _require_valid(options: Options) -> None:
             raise ConfigError(
                 f"{flag} {value!r}: expected one of {', '.join(allowed)}; nearest is {near!r}"
             )
-    if options.vocab_size is not None and options.vocab_size < 1:
-        raise ConfigError(f"--vocab-size {options.vocab_size}: expected at least 1")
+    if options.vocab_size is not None and not 1 <= options.vocab_size <= _MOST_ROWS:
+        raise ConfigError(
+            f"--vocab-size {options.vocab_size}: expected a whole number from 1 to {_MOST_ROWS}"
+        )
     parse_size(options.max_shard_size or _SHARD_SIZE)
 
 
 def _require_fitting(source: Source, dst: Path, form: str, options: Options) -> None:
     """Refuse a place for the result, and options that mean nothing for this conversion."""
-    if dst.exists() or dst.is_symlink():
+    if os.path.lexists(dst):
         raise ConfigError(f"{dst}: exists already; give a folder that does not")
     if dst.resolve().is_relative_to(source.path.resolve()):
         raise ConfigError(f"{dst}: lies in the source {source.path}; give a folder outside")
@@ -140,6 +148,19 @@ def _require_fitting(source: Source, dst: Path, form: str, options: Options) -> 
     if form == "maxtext" and options.scan is not False and layers % BLOCK:
         raise ConfigError(
             f"{source.path}: {layers} layers cannot be stacked in blocks of {BLOCK}; give --no-scan"
+        )
+
+
+def _require_space(dst: Path, nbytes: int) -> None:
+    """Refuse a result that the disk cannot hold, before anything is written."""
+    beside = next(parent for parent in dst.absolute().parents if parent.exists())
+    try:
+        free = shutil.disk_usage(beside).free
+    except OSError as error:
+        raise WriteError(f"{beside}: cannot be written ({error}); give another DST") from error
+    if nbytes > free:
+        raise WriteError(
+            f"{dst}: the weights take {nbytes} bytes, but {free} are free; free some space"
         )
 
 
@@ -242,8 +263,17 @@ def _whole(dst: Path) -> Generator[Path]:
     except OSError as error:
         raise WriteError(f"{dst}: cannot be written ({error}); free some space") from error
     finally:
-        if not dst.exists():
-            shutil.rmtree(partial, ignore_errors=True)
+        if not os.path.lexists(dst):
+            _remove(partial)
             with suppress(OSError):  # somebody else's file may be in it by now
                 for parent in made:
                     parent.rmdir()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder that threads of an interrupted write may still fill for a moment."""
+    for _ in range(_REMOVALS):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.lexists(folder):  # False too for a name that cannot be
+            return
+        time.sleep(0.1)

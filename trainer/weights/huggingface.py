@@ -6,6 +6,7 @@ Nothing is left to the class defaults of transformers, because some are not OLMo
 Source: transformers ``models/olmo3/configuration_olmo3.py``.
 """
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self, cast
@@ -40,6 +41,9 @@ _DEFAULTS: Final = {
     "num_attention_heads": ("32", None),
 }
 """What transformers takes for a missing field, and what OLMo 3 has."""
+
+_LARGEST: Final = 2**31 - 1
+"""Of whole numbers: ids and positions are int32."""
 
 _KEPT: Final = ("attention_dropout", "bos_token_id", "use_cache")
 """Fields that no weight and no result depends on, carried through."""
@@ -191,7 +195,17 @@ def _require_olmo3(record: Mapping[str, Any], place: str) -> None:
                 f"{place}: {name} is {record[name]!r}, expected a JSON "
                 f"{'object' if form is dict else 'array'}"
             )
-    for name, expected in (("hidden_act", "silu"), ("attention_bias", False)):
+    tied = record.get("tie_word_embeddings")
+    if not isinstance(tied, bool | None):
+        raise ConfigError(f"{place}: tie_word_embeddings is {tied!r}, expected true or false")
+    turned = record.get("partial_rotary_factor")
+    if turned not in (None, 1):
+        raise ConfigError(f"{place}: partial_rotary_factor is {turned!r}; OLMo 3 turns whole heads")
+    for name, expected in (
+        ("hidden_act", "silu"),
+        ("attention_bias", False),
+        ("quantization_config", None),
+    ):
         if name in record and record[name] != expected:
             raise ConfigError(
                 f"{place}: {name} is {record[name]!r}; OLMo 3 has {expected!r}, and no weights "
@@ -221,10 +235,10 @@ def _missing(name: str, place: str) -> ConfigError:
 
 def _number(record: Mapping[str, Any], name: str, place: str, default: float | None) -> float:
     """Return a field as a float."""
-    value = record.get(name, default)
+    value = default if record.get(name) is None else record[name]
     if value is None:
         raise _missing(name, place)
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
         raise ConfigError(f"{place}: {name} is {value!r}, expected a number")
     return float(value)
 
@@ -234,8 +248,10 @@ def _optional(record: Mapping[str, Any], name: str, place: str) -> int | None:
     value = record.get(name)
     if value is None:
         return None
-    if type(value) is not int or value < 1:
-        raise ConfigError(f"{place}: {name} is {value!r}, expected a whole number from 1")
+    if type(value) is not int or not 1 <= value <= _LARGEST:
+        raise ConfigError(
+            f"{place}: {name} is {value!r}, expected a whole number from 1 to {_LARGEST}"
+        )
     return value
 
 

@@ -19,6 +19,7 @@ from trainer.weights.matching import require_tensors
 from trainer.weights.names import axis_sizes, is_transposed, published_axes, tree_path
 from trainer.weights.orbax_tree import Key, StoredTree
 from trainer.weights.source import (
+    ADAPTER,
     PROVENANCE,
     Given,
     Source,
@@ -255,6 +256,11 @@ def _as_published(
     config: Olmo3Config, described: ModelDescription, record: Mapping[str, Any]
 ) -> PublishedModel:
     """Return a model of ours with the ids that its provenance remembers."""
+    if described.adapter != ADAPTER:
+        raise ConfigError(
+            f"{described.path}: adapter is {described.adapter!r}, expected {ADAPTER!r}; convert "
+            "it with the trainer that wrote it"
+        )
     if config.vocab_size != described.vocab_size:
         raise ConfigError(
             f"{described.path}: vocab_size is {described.vocab_size}, but {config.vocab_size} in "

@@ -9,9 +9,11 @@ import asyncio
 import json
 import logging
 import math
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
@@ -108,8 +110,9 @@ class StoredTree:
             lambda path, leaf: leaf if _names(path) in keys else ocp.PLACEHOLDER, self._metadata
         )
         as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), self._metadata)
+        _be_quiet()
         try:
-            with _quiet(), ocp.PyTreeCheckpointer() as reader:
+            with ocp.PyTreeCheckpointer() as reader:
                 args = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy)
                 restored = reader.restore(self.path.absolute(), args=args)
         except _ERRORS as error:
@@ -167,8 +170,9 @@ def open_tree(path: Path) -> StoredTree:
         CheckpointError: unfinished, cut off or no item.
     """
     require_finished(path)
+    _be_quiet()
     try:
-        with _quiet(), ocp.PyTreeCheckpointer() as reader:
+        with ocp.PyTreeCheckpointer() as reader:
             item = cast("Any", reader.metadata(path.absolute())).item_metadata
             tree = None if item is None else item.tree
     except _ERRORS as error:
@@ -191,8 +195,9 @@ def read_json_item(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it cannot be read.
     """
+    _be_quiet()
     try:
-        with _quiet(), ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
+        with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
             record = reader.restore(path.absolute())
     except _ERRORS as error:
         raise CheckpointError(f"{path}: cannot be read ({_first_line(error)})") from error
@@ -290,25 +295,31 @@ def _names(path: Sequence[Any]) -> Key:
 @contextmanager
 def _writing(path: Path) -> Generator[None]:
     """Turn what goes wrong in Orbax into an error that names the folder."""
+    _be_quiet()
     try:
-        with _quiet():
-            yield
+        yield
     except _ERRORS as error:
         raise WriteError(
             f"{path}: cannot be written ({_first_line(error)}); free some space or mend the disk"
         ) from error
 
 
-@contextmanager
-def _quiet() -> Generator[None]:
-    """Keep Orbax from logging every phase; what goes wrong is raised."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+@cache
+def _be_quiet() -> None:
+    """Keep Orbax from logging every phase, and its threads from reporting after the end.
+
+    What goes wrong is raised. The threads of a read or write that failed or was interrupted go
+    on for a moment, find their event loop closed or the folder gone, and would print that.
+    """
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    report = sys.unraisablehook
+
+    def unless_late(unraisable: "sys.UnraisableHookArgs") -> None:
+        error = unraisable.exc_value
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            report(unraisable)
+
+    sys.unraisablehook = unless_late
 
 
 def _first_line(cause: object) -> str:

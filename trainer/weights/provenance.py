@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 
@@ -73,7 +73,9 @@ class Conversion:
             for name, value in source.origin.items()
             if name not in {"commit_hash", "provenance"}
         }
-        earlier = [*before.get("earlier", []), {n: before[n] for n in _STEP if n in before}]
+        kept = before.get("earlier")
+        kept = cast("list[Any]", kept) if isinstance(kept, list) else []
+        earlier = [*kept, {n: before[n] for n in _STEP if n in before}]
         return {
             "earlier": earlier if before else [],
             "source": {
@@ -123,7 +125,10 @@ def revision(source: Source) -> str | None:
     if path.parent.name == "snapshots":
         return path.name
     record = path / ".cache" / "huggingface" / "download" / "config.json.metadata"
-    lines = record.read_text(encoding="utf-8").splitlines() if record.is_file() else []
+    try:
+        lines = record.read_text(encoding="utf-8").splitlines() if record.is_file() else []
+    except (OSError, UnicodeDecodeError):
+        lines = []  # the hub's own file: weights are told by their hashes too
     return lines[0].strip() if lines else source.origin.get("commit_hash")
 
 

@@ -124,15 +124,18 @@ def _require_total(record: Mapping[str, Any], tensors: Iterable[StoredTensor], i
 
 def _header(file: Path) -> dict[str, StoredTensor]:
     """Read the header of a file and check it against the file's length."""
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little") if size >= 8 else -1
-        if not 2 <= length <= min(_LONGEST_HEADER, size - 8):
-            raise CheckpointError(
-                f"{file}: {size} bytes, but a header of {length} is announced; cut off, or no "
-                "safetensors file: fetch it again"
-            )
-        text = opened.read(length)
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as opened:
+            length = int.from_bytes(opened.read(8), "little") if size >= 8 else 0
+            if not 2 <= length <= min(_LONGEST_HEADER, size - 8):
+                raise CheckpointError(
+                    f"{file}: {size} bytes, but a header of {length} is announced; cut off, or no "
+                    "safetensors file: fetch it again"
+                )
+            text = opened.read(length)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error}); fetch it again") from error
     entries = _parse(text, file)
     entries.pop("__metadata__", None)
     start = 8 + length
@@ -158,7 +161,7 @@ def _tensor(name: str, entry: Any, file: Path, start: int) -> StoredTensor:
         whole = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
     except (KeyError, TypeError, ValueError):
         code, shape, begin, end, whole = "", (), 0, 0, False
-    if not whole:
+    if not whole or not isinstance(code, str):
         raise CheckpointError(f"{file}: the header's entry of {name} is damaged; fetch it again")
     if code not in CODES:
         raise CheckpointError(
@@ -185,7 +188,7 @@ def _parse(text: bytes, file: Path) -> dict[str, Any]:
 
     try:
         loaded = json.loads(text, object_pairs_hook=unique)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(
             f"{file}: its header cannot be read ({error}); no safetensors file, or damaged"
         ) from error

@@ -5,6 +5,7 @@ transformers' ``save_pretrained`` writes them.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,10 +37,10 @@ def parse_size(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     power = " kmgt".index(match[2].lower() or " ") if match else 0
-    size = int(float(match[1]) * (1024 if match[3] else 1000) ** power) if match else 0
-    if size < 1:
+    size = float(match[1]) * (1024 if match[3] else 1000) ** power if match else 0.0
+    if not 1 <= size < math.inf:
         raise ConfigError(f"--max-shard-size {text!r}: expected a size as 5GB or 500MB")
-    return size
+    return int(size)
 
 
 class ShardWriter:

@@ -12,7 +12,18 @@ from trainer.weights.huggingface import PublishedModel
 from trainer.weights.json_files import read_object
 from trainer.weights.names import EMBEDDING
 
-__all__ = ["PROVENANCE", "Given", "Source", "companions", "provenance", "with_compute_dtype"]
+__all__ = [
+    "ADAPTER",
+    "PROVENANCE",
+    "Given",
+    "Source",
+    "companions",
+    "provenance",
+    "with_compute_dtype",
+]
+
+ADAPTER: Final = "olmo3"
+"""Entry point of group ``evalmon.models`` that opens our trees."""
 
 PROVENANCE: Final = "provenance.json"
 

@@ -1,5 +1,6 @@
 """What a folder of weights is."""
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ def open_source(path: Path, given: Given | None = None) -> Source:
         ConfigError: its configuration is no OLMo 3's, or is needed and not given.
     """
     given, path = given or Given(), path.absolute()
-    if not path.is_dir():
+    if not os.path.isdir(path):  # noqa: PTH112 - Path raises where a name is too long
         raise CheckpointError(f"{path}: no such folder; give weights or a checkpoint")
     if (path / "config.json").exists() or (path / SINGLE).exists() or (path / INDEX).exists():
         _refuse_given(given, path / "config.json")
@@ -109,7 +110,7 @@ def _open_published(path: Path) -> Source:
         )
     dtypes = {name: tensors[name].dtype for name in expected}
     said = record.get("dtype", record.get("torch_dtype"))
-    if said is not None and said not in {str(dtype) for dtype in dtypes.values()}:
+    if said is not None and said not in [str(dtype) for dtype in dtypes.values()]:
         odd = f"{file}: dtype is {said!r}, but the tensors are {str(dtypes[EMBEDDING])!r}"
         model = replace(model, warnings=(*model.warnings, odd))
     return Source(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +18,9 @@ from trainer.weights.huggingface import PublishedModel
 from trainer.weights.names import is_transposed, published_shapes, tree_path
 from trainer.weights.orbax_tree import NewLeaf
 from trainer.weights.shard_writer import ShardWriter
+from trainer.weights.source import ADAPTER
 
-__all__ = ["ADAPTER", "Result", "write_huggingface", "write_maxtext", "write_weights"]
-
-ADAPTER: Final = "olmo3"
-"""Entry point of group ``evalmon.models`` that opens our trees."""
+__all__ = ["Result", "write_huggingface", "write_maxtext", "write_weights"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ LAYERS = {str(i): np.float32(i) for i in range(12)}
         ({"params": {"layers": LAYERS}, "opt_state": [], "step": 1}, ("params",)),
         ({"model": {"layers": LAYERS}, "optimizer": {}}, ("model",)),
         ({"params": {"params": {"layers": LAYERS}}, "opt_state": {}, "step": 1}, ("params",) * 2),
+        ({"params": {"layers": LAYERS}, "opt_state": [], "step": 1, "nnx_aux": {}}, ("params",)),
         ({"model": {"layers": LAYERS}, "lm_head": 0}, ()),
         ([1, 2], ()),
     ],

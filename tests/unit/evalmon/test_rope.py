@@ -101,10 +101,53 @@ def test_without_scaling_both_types_are_plain(nothing: dict[str, Any]):
         ({"rope_theta": THETA, "rope_scaling": {"rope_type": "yarn"}}, "yarn without factor"),
         (
             {"rope_theta": THETA, "rope_scaling": {**YARN, "factor": "x"}},
-            "a yarn setting is no number",
+            "full_attention: factor is 'x'; expected a number above 0",
+        ),
+        *(
+            ({"rope_theta": THETA, "rope_scaling": {**YARN, name: value}}, f"{name} is ")
+            for name, value in (
+                *(("factor", value) for value in (0, -1, "8", [8], math.inf, math.nan, 10**400)),
+                *(("original_max_position_embeddings", value) for value in (16.5, math.inf, True)),
+                *(("attention_factor", value) for value in (0, -1.0, math.nan)),
+                ("beta_fast", 0),
+            )
+        ),
+        ({"rope_theta": THETA, "rope_scaling": {**YARN, "mscale": 2.0}}, "mscale 2.0 has no"),
+        ({"rope_theta": THETA, "rope_scaling": {**YARN, "beta_slow": 64}}, "beta_fast > beta_slow"),
+        ({"rope_theta": THETA, "rope_scaling": {**YARN, "type": "linear"}}, "but type 'linear'"),
+        ({"rope_theta": THETA, "rope_scaling": {"factor": 8.0}}, "'default': factor 8.0 has no"),
+        (
+            {"rope_theta": THETA, "rope_scaling": {"partial_rotary_factor": 0.5}},
+            "partial_rotary_factor is 0.5",
+        ),
+        *(
+            ({"rope_theta": theta}, "rope_theta is ")
+            for theta in (math.nan, math.inf, 10**400, True, "5e5", [1])
+        ),
+        *(
+            ({"rope_theta": THETA, name: value}, f"{name} is .*, expected a JSON object")
+            for name in ("rope_parameters", "rope_scaling")
+            for value in ([1], "yarn", 8, True)
+        ),
+        *(
+            (
+                {"rope_parameters": {SLIDING: value, FULL: {"rope_theta": THETA}}},
+                "sliding_attention is .*, expected a JSON object",
+            )
+            for value in ([1], "x", 8)
+        ),
+        (
+            {"rope_parameters": {kind: {"rope_theta": THETA} for kind in (SLIDING, FULL, "other")}},
+            "other .* has no meaning",
+        ),
+        ({"rope_theta": 1e4, "rope_parameters": {"rope_theta": THETA}}, "rope_theta is 10000.0"),
+        (
+            {"rope_parameters": {"rope_theta": THETA}, "rope_scaling": YARN, "rope_theta": THETA},
+            "rope_parameters says .*, but rope_scaling",
         ),
         ({"rope_theta": THETA, "rope_scaling": {**YARN, "factor": 0.5}}, "yarn with factor 0.5"),
         ({"rope_theta": THETA, "rope_scaling": {**YARN, "truncate": False}}, "truncate false"),
+        ({"rope_theta": THETA, "rope_scaling": {**YARN, "truncate": 0}}, "truncate false"),
         ({"rope_parameters": {FULL: {"rope_theta": THETA}}}, "lacks 'sliding_attention'"),
         (
             {"rope_parameters": {kind: {"rope_theta": THETA, **YARN} for kind in (SLIDING, FULL)}},
@@ -135,6 +178,23 @@ def test_other_layer_types_are_refused_at_the_first_that_differs():
         layer_types({"num_hidden_layers": 6, "layer_types": kinds}, "config.json")
     with pytest.raises(ConfigError, match="layer_types has 6 entries for 7 layers"):
         layer_types({"num_hidden_layers": 7, "layer_types": kinds}, "config.json")
+
+
+@pytest.mark.parametrize("layers", [None, "4", 4.0, True, 0, -1, 10**9])
+def test_a_number_of_layers_that_is_none_is_refused(layers: object):
+    with pytest.raises(ConfigError, match=r"config.json: num_hidden_layers is "):
+        layer_types({"num_hidden_layers": layers}, "config.json")
+
+
+@pytest.mark.parametrize("given", ["full", {}, 4, [[1]] * 4])
+def test_layer_types_that_are_no_list_are_refused(given: object):
+    with pytest.raises(ConfigError, match=r"config.json: layer_types"):
+        layer_types({"num_hidden_layers": 4, "layer_types": given}, "config.json")
+
+
+def test_settings_written_in_both_forms_may_agree():
+    both = {"rope_theta": THETA, "rope_scaling": YARN, "rope_parameters": YARN}
+    assert rope_parameters(both, "config.json") == rope_parameters(FORMS["legacy"], "config.json")
 
 
 def test_frequencies_are_float64_and_fall():

@@ -35,7 +35,14 @@ def test_a_record_gives_the_config_back(yarn: Yarn | None) -> None:
         ({"kv_heads": 3}, "'kv_heads' 3 does not divide 'heads' 4"),
         ({"head_dim": 7}, "'head_dim' is 7, must be even"),
         ({"dtype": "float8"}, "'dtype' is 'float8'"),
-        ({"yarn": {"faktor": 2}}, "'yarn' cannot be read"),
+        ({"yarn": {"faktor": 2}}, "'yarn': faktor 2 has no meaning here"),
+        ({"yarn": "x"}, "'yarn' is 'x', expected a JSON object"),
+        ({"yarn": {"factor": 0, "original_length": 4}}, "'yarn': factor is 0; expected"),
+        ({"yarn": {"factor": 2.0}}, "'yarn': yarn without original_length"),
+        ({"layers": 10**9}, "'layers' is 1000000000, expected int > 0, at most 10000"),
+        ({"window": 2**31}, "'window' is 2147483648, expected int > 0, at most 2147483647"),
+        ({"norm_eps": float("inf")}, "'norm_eps' is inf, expected float > 0 and finite"),
+        ({"rope_theta": 1.0}, "'rope_theta' is 1.0, expected float > 1 and finite"),
     ],
 )
 def test_a_field_no_model_can_have_is_named(change: dict[str, Any], message: str) -> None:

@@ -225,8 +225,22 @@ def test_a_stored_dtype_comes_back(tmp_path: Path) -> None:
     read = load_start(path, _state(0.0, "bfloat16"), with_optimizer=True)
     assert _same(read, narrow)
     assert read.params["embed_tokens"]["embedding"].dtype == jnp.bfloat16
+    with (
+        Checkpoints(tmp_path / "c") as checkpoints,
+        pytest.raises(CheckpointError, match=r"is stored as bfloat16 .* trains float32"),
+    ):
+        checkpoints.restore(_state(0.0))
+
+
+def test_a_start_that_is_stored_narrower_is_widened(tmp_path: Path) -> None:
+    narrow = _state(1.001, "bfloat16")
+    path = _saved(tmp_path / "c", narrow)
+    read = load_start(path, _state(0.0), with_optimizer=False)
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), narrow.params)
+    assert jax.tree.all(jax.tree.map(lambda a, b: bool((a == b).all()), read.params, wide))
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(read.params)} == {"float32"}
     with pytest.raises(CheckpointError, match=r"is stored as bfloat16 .* trains float32"):
-        load_start(path, _state(0.0), with_optimizer=False)
+        load_start(path, _state(0.0), with_optimizer=True)
 
 
 def test_another_shape_or_name_is_refused_by_name(tmp_path: Path) -> None:
@@ -269,6 +283,9 @@ def test_a_folder_of_weights_is_a_start_without_an_optimizer(tmp_path: Path) -> 
     started = load_start(weights, template, with_optimizer=False, stacked=CONFIG)
     assert _same(started.params, _random(STACKED).params)
     assert started.optimizer is template.optimizer
+    (weights / "provenance.json").write_text('{"params_fingerprint": "of others"}')
+    with pytest.raises(CheckpointError, match=r"weights: damaged.*--init-from"):
+        load_start(weights, template, with_optimizer=False, stacked=CONFIG)
     with pytest.raises(CheckpointError, match=r"weights: holds no optimizer; --init-from takes"):
         load_start(weights, template, with_optimizer=True, stacked=CONFIG)
 

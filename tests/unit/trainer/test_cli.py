@@ -197,7 +197,32 @@ def test_the_split_of_the_work_may_change_at_resume(
     settings = trained[-1][0].settings
     assert (settings.accumulate, settings.scan_layers) == (2, True)
     assert (settings.mesh, settings.remat) == ("data=1", "full")
-    assert call("train", "--resume", "--out", out, "--dtype", "bfloat16") == 2
+    assert call("train", "--resume", "--out", out, "--no-scan-layers") == 0
+    assert not trained[-1][0].settings.scan_layers
+    before = (out / "run.json").read_bytes()
+    words = ["train", "--resume", "--out", out, "--dtype", "bfloat16", "--accumulate", 4]
+    assert call(*words) == 2
+    assert (out / "run.json").read_bytes() == before
+
+
+def test_the_command_of_a_new_run_may_be_repeated_and_other_paths_are_refused(
+    call: Call,
+    trained: list[tuple[Run, bool]],
+    make_folder: MakeFolder,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = _new_run(make_folder(800).path, Path("mine"))
+    assert call(*words) == 0
+    assert call(*words, "--resume") == 0
+    assert [resume for _, resume in trained] == [False, True]
+    (tmp_path / "other").mkdir()
+    for option, path in (("--data", "other"), ("--fresh-data", "other"), ("--init-from", "other")):
+        assert call("train", "--resume", "--out", "mine", option, path) == 2
+        assert f"{option} other: the run was made with" in capsys.readouterr().err
+    assert len(trained) == 2
 
 
 def test_event_files_go_into_the_run_or_where_they_are_told_to(

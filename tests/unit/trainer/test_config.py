@@ -29,6 +29,8 @@ SETTINGS = TrainSettings(
         ({"hosts": 0}, "--hosts 0"),
         ({"hosts": 3}, "--hosts 3: must divide --batch 8"),
         ({"seed": -1}, "--seed -1"),
+        ({"seed": 2**31}, "--seed 2147483648: at most 2147483647"),
+        ({"steps": 10**12}, "--steps 1000000000000: at most"),
         ({"checkpoint_every": 0}, "--checkpoint-every 0"),
         ({"learning_rate": 0.0}, "--learning-rate 0.0"),
         ({"learning_rate": float("nan")}, "--learning-rate nan"),

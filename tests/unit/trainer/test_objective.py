@@ -10,7 +10,14 @@ from evalmon.errors import ConfigError
 from trainer.architecture import Olmo3Config
 from trainer.initialize import initialize
 from trainer.model import bind
-from trainer.objective import Losses, Objective, loss_identity, losses, target_divisor
+from trainer.objective import (
+    NORMALIZATIONS,
+    Losses,
+    Objective,
+    loss_identity,
+    losses,
+    target_divisor,
+)
 
 SMALL = Olmo3Config(20, 8, 1, 1, 1, 8, 8)
 TOKENS = np.random.default_rng(0).integers(0, 20, (8, 6))
@@ -95,9 +102,19 @@ def test_masked_instances_count_in_the_divisor_as_named(normalization: str, ce: 
     tokens = jnp.zeros((4, 4), jnp.int32)
     found = losses(_losing(2.0), tokens, Objective(normalization=normalization), kept)
     assert float(found.ce_nats) == pytest.approx(ce, rel=1e-6)
-    identity = loss_identity(Objective(normalization=normalization))
-    assert identity["normalization"] == normalization
+    identity = loss_identity(Objective(normalization=normalization), masks=True)
     assert ("of the divisor" in identity["masked_tokens"]) is (normalization == "maxtext")
+
+
+def test_without_masks_every_normalization_means_the_same() -> None:
+    """Runs of AI2's and of MaxText's recipe are overlaid, and those of before the settings."""
+    for normalization in NORMALIZATIONS:
+        assert loss_identity(Objective(normalization=normalization), masks=False) == {
+            "divisor": "targets (sequence_length - 1 per instance)",
+            "z_loss_included": False,
+            "z_loss_weight": 1e-5,
+            "masked_tokens": "none",
+        }
 
 
 @pytest.mark.parametrize("normalization", ["olmo_core", "maxtext"])

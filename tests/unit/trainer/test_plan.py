@@ -110,7 +110,7 @@ def test_rows_and_heads_are_shared_out_and_bfloat16_takes_less() -> None:
 @pytest.mark.parametrize(
     ("mesh", "options", "says"),
     [
-        ("data=3", {}, "data x fsdp = 3 does not divide --batch 512; the nearest that fits is"),
+        ("data=3", {}, "data x fsdp = 3 does not divide the (micro-)batch of 512; the nearest"),
         ("data=8", {"accumulate": 128}, "data x fsdp = 8 does not divide"),
         ("tensor=64", {"preset": "olmo3-32b"}, "tensor=64 does not divide the model's heads 40"),
         ("tensor=16", {"preset": "olmo3-32b", "heads": 48, "kv_heads": 8}, "kv_heads 8"),

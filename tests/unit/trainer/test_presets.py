@@ -1,4 +1,7 @@
+import json
 import math
+import subprocess
+import sys
 from typing import Any
 
 import jax
@@ -103,3 +106,19 @@ def test_heads_that_cannot_be_are_refused(changed: dict[str, int], says: str) ->
 def test_an_unknown_preset_is_refused_with_the_nearest_name(name: str, near: str) -> None:
     with pytest.raises(ConfigError, match=f"nearest is '{near}'"):
         preset(name, 8)
+
+
+def test_the_published_sizes_are_listed_at_once() -> None:
+    """Listing them needs no accelerator stack."""
+    code = (
+        "import sys; sys.argv = ['trainer', 'presets', '--json']\n"
+        "from trainer.cli import main; main()\n"
+        "assert 'jax' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    listed = {each["name"]: each for each in json.loads(done.stdout.splitlines()[-1])}
+    assert list(listed) == list(PUBLISHED)
+    for name, (*_, parameters, non_embedding) in PUBLISHED.items():
+        assert listed[name]["parameters"] == parameters
+        assert listed[name]["non_embedding"] == non_embedding
+        assert listed[name]["parameters_unpadded"] == parameters - 2 * 74 * PUBLISHED[name][0]

@@ -81,8 +81,10 @@ def test_changed_data_is_refused_at_resume(make_folder: MakeFolder, tmp_path: Pa
     create_run(tmp_path / "run", "mine", SETTINGS, data.path)
     shutil.rmtree(data.path)
     make_folder(164)
+    before = (tmp_path / "run/run.json").read_bytes()
     with pytest.raises(DataError, match="but the run was started on"):
-        open_run(tmp_path / "run")
+        open_run(tmp_path / "run", hosts=2)
+    assert (tmp_path / "run/run.json").read_bytes() == before
 
 
 def test_hosts_may_change_at_resume_and_nothing_else_does(
@@ -140,7 +142,8 @@ def test_the_resolved_settings_and_the_meaning_of_the_loss_are_recorded(
     record = json.loads((tmp_path / "run/run.json").read_text())
     assert record["extra"]["settings"] == asdict(settings)
     assert record["loss"]["z_loss_weight"] == 2e-5
-    assert record["loss"]["normalization"] == "maxtext"
+    # No filter masks instances, so the normalization changes nothing.
+    assert record["loss"]["masked_tokens"] == "none"
     assert record["extra"]["start"] is None
     assert open_run(tmp_path / "run").settings == run.settings
 
@@ -188,10 +191,11 @@ def test_a_weights_folder_gives_parameters_alone(make_folder: MakeFolder, tmp_pa
     weights = tmp_path / "weights"
     (weights / "params").mkdir(parents=True)
     ModelDescription(weights / "model.json", "olmo3", asdict(model), 128, 64).save()
-    settings = replace(SETTINGS, init_from=str(weights))
+    with pytest.raises(ConfigError, match="holds no optimizer; add --without-optimizer"):
+        create_run(tmp_path / "run", "mine", replace(SETTINGS, init_from=str(weights)), data)
+    settings = replace(SETTINGS, init_from=str(weights), init_optimizer=False)
     run = create_run(tmp_path / "run", "mine", settings, data)
     assert run.settings.init_from == "../weights"
-    assert not run.settings.init_optimizer
     assert run.start is not None
     assert run.start.resolve() == weights
     assert run.description.extra["start"]["trained_in"] == "float32"

@@ -108,7 +108,7 @@ def test_what_divides_fits(shape: MeshShape) -> None:
 @pytest.mark.parametrize(
     ("shape", "says"),
     [
-        (MeshShape(3, 4), "data x fsdp = 12 does not divide --batch 8; the nearest that fits is 8"),
+        (MeshShape(3, 4), "data x fsdp = 12 does not divide the (micro-)batch of 8; the nearest"),
         (MeshShape(fsdp=16), "fsdp=16 does not divide the model's width 24; the nearest"),
         (MeshShape(tensor=3), "tensor=3 does not divide the model's heads 8; the nearest"),
         (MeshShape(tensor=8), "tensor=8 does not divide the model's kv_heads 4; the nearest"),
@@ -123,6 +123,8 @@ def test_what_does_not_divide_is_refused_with_the_nearest(shape: MeshShape, says
 def test_the_nearest_size_fits_everything_that_it_splits() -> None:
     with pytest.raises(ConfigError, match="kv_heads 4; the nearest that fits is 4"):
         require_fits(MeshShape(tensor=8), CONFIG, 8)
+    with pytest.raises(ConfigError, match="of 8; the nearest that fits is 8"):
+        require_fits(MeshShape(3, 4), CONFIG, 8)
 
 
 def test_matrices_are_split_by_name_and_norms_are_copied() -> None:

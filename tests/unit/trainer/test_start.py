@@ -8,7 +8,7 @@ import pytest
 from evalmon.errors import CheckpointError
 from evalmon.types import ModelDescription
 from trainer.presets import preset
-from trainer.start import start_fingerprint
+from trainer.start import start_fingerprint, stored_dtypes
 
 CONFIG = preset("tiny", 128)
 
@@ -60,6 +60,25 @@ def test_the_first_tensor_that_does_not_fit_is_named(
         start_fingerprint(weights, replace(CONFIG, **change))
 
 
+def test_other_heads_in_tensors_of_the_same_shapes_are_refused(tmp_path: Path) -> None:
+    weights = _weights(tmp_path / "weights", "a")
+    change = {
+        "heads": CONFIG.heads // 2, "kv_heads": CONFIG.kv_heads // 2,
+        "head_dim": CONFIG.head_dim * 2,
+    }  # fmt: skip
+    with pytest.raises(CheckpointError, match=rf"weights: its model has heads {CONFIG.heads}, but"):
+        start_fingerprint(weights, replace(CONFIG, **change))
+
+
 def test_another_compute_dtype_fits(tmp_path: Path) -> None:
     weights = _weights(tmp_path / "weights", "a")
     assert start_fingerprint(weights, replace(CONFIG, dtype="bfloat16"))
+
+
+def test_the_dtypes_of_a_weights_folder_are_those_its_provenance_records(tmp_path: Path) -> None:
+    weights = _weights(tmp_path / "weights", "a")
+    with pytest.raises(CheckpointError, match=r"provenance.json: says no 'dtype_after'"):
+        stored_dtypes(weights)
+    (weights / "provenance.json").write_text(json.dumps({"dtype_after": {"bfloat16": 47}}))
+    assert stored_dtypes(weights) == ["bfloat16"]
+    assert stored_dtypes(_checkpoint(tmp_path / "checkpoint", "a")) is None

@@ -163,6 +163,8 @@ def test_a_reference_that_is_not_finite_is_not_stored(tmp_path: Path):
         ({"length": 0}, "--length 0"),
         ({"count": -1}, "--count -1"),
         ({"seed": -1}, "--seed -1"),
+        ({"length": 10**12}, "--count 2 x --length 1000000000000: .* at most"),
+        ({"count": 10**12}, "--count 1000000000000 x --length 1: .* at most"),
         ({"prompts": Path("p"), "seed": 0}, "--seed is for random prompts"),
         ({"prompts": Path("p"), "count": 3}, "--count is for random prompts"),
         ({"reference": Path("/absent")}, "/absent: no such folder or file"),

@@ -143,6 +143,10 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
         lambda ts: {**ts, "model.layers.0.self_attn.q_proj.bias": torch.zeros(16)},
         r"unknown \['model.layers.0.self_attn.q_proj.bias'\]",
     ),
+    "whole numbers": (
+        lambda ts: {**ts, "lm_head.weight": torch.zeros(40, 16, dtype=torch.int32)},
+        r"lm_head.weight has dtype I32; expected one of F64, F32",
+    ),
     "a head of another size": (
         lambda ts: {**ts, "lm_head.weight": torch.zeros(41, 16)},
         r"misshaped \[.*'lm_head.weight'",
@@ -168,7 +172,13 @@ def test_a_tied_head_may_be_stored_if_it_is_the_embedding(folder: Path) -> None:
     np.testing.assert_array_equal(both, open_huggingface(folder, silent).read(0, ids)(0, 3)[1])
 
 
-@pytest.mark.parametrize("fault", ["cut", "lost", "not listed", "no index", "index torn"])
+FAULTS = (
+    *("cut", "lost", "not listed", "no index", "index torn", "index elsewhere", "index of numbers"),
+    *("index empty", "both forms", "generation settings"),
+)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_torn_or_lost_file_is_named(folder: Path, fault: str) -> None:
     first, last = (f := sorted(folder.glob("model-*.safetensors")))[0], f[-1]
     index = folder / "model.safetensors.index.json"
@@ -185,6 +195,17 @@ def test_a_torn_or_lost_file_is_named(folder: Path, fault: str) -> None:
         case "index torn":
             index.write_text(index.read_text()[:40])
             says = f"{index.name}: not a list of weights"
+        case "index elsewhere" | "index of numbers" | "index empty":
+            named = {"index elsewhere": f"../{folder.name}/{last.name}", "index of numbers": 3}
+            weight_map = {"a": named[fault]} if fault in named else {}
+            index.write_text(json.dumps({"weight_map": weight_map}))
+            says = f"{index.name}: not a list of weights"
+        case "both forms":
+            shutil.copy(first, folder / "model.safetensors")
+            says = "holds both model.safetensors and"
+        case "generation settings":
+            (folder / "generation_config.json").write_text("[]")
+            says = "cannot be loaded"
         case _:
             index.unlink()
             says = "neither model.safetensors nor"

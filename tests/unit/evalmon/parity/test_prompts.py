@@ -34,6 +34,31 @@ def test_lines_of_ids(tmp_path: Path):
     assert read(tmp_path, '{"tokens": [1, 2]}\n\n{"tokens": [3], "id": "x"}\n') == [[1, 2], [3]]
 
 
+def test_a_byte_order_mark_and_separators_inside_a_text_are_no_form(tmp_path: Path):
+    assert read(tmp_path, '\ufeff{"tokens": [1]}\n') == [[1]]
+    text = "a\u2028b\x85c"
+    assert read(tmp_path, f'{{"text": "{text}"}}\r\n', letters) == [letters(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [("[1, 2]\n[3]", 1), ('ab\n{"tokens": [1]}', 2), ('a\n\n{"text": "b"}', 3)]
+)
+def test_ids_are_never_compared_as_the_text_they_are_written_in(
+    tmp_path: Path, text: str, line: int
+):
+    with pytest.raises(DataError, match=f":{line}: JSON in a file whose first line"):
+        read(tmp_path, text, letters)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [('{"text": "a\\ud800"}', "half a character"), ('{"tokens": ' + "[" * 10**5, "not JSON")],
+)
+def test_what_no_tokenizer_takes_is_refused(tmp_path: Path, text: str, says: str):
+    with pytest.raises(DataError, match=f":1: .*{says}"):
+        read(tmp_path, text, letters)
+
+
 def test_lines_of_text_in_any_form(tmp_path: Path):
     mixed = '{"text": "ab"}\n{"prompt": "c"}\n{"tokens": [7]}\n'
     assert read(tmp_path, mixed, letters) == [[97, 98], [99], [7]]

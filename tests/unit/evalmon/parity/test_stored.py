@@ -85,6 +85,12 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path):
     with pytest.raises(WriteError, match=r"absent/golden.npz: cannot be written"):
         recorder.save(FACTS, "w0", "2.0")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").touch()
+    below = Recorder(tmp_path / "file/golden.npz", PROMPTS, 5)
+    for number, rows in enumerate(ROWS):
+        below.add(number, np.arange(len(rows)), rows)
+    with pytest.raises(WriteError, match=r"file/golden.npz: cannot be written"):
+        below.save(FACTS, "w0", "2.0")
 
 
 def rewrite(path: Path, **changes: Any) -> None:
@@ -99,12 +105,21 @@ def as_record(**record: Any) -> Any:
     return np.frombuffer(json.dumps(record).encode(), np.uint8)
 
 
+_FACTS: dict[str, Any] = {
+    "format": 1, "path": "x", "form": "huggingface", "vocab_size": 5, "stored_dtype": "float32",
+    "config_hash": "c", "versions": {},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
         ({"record": as_record(format=2)}, "not format 1"),
         ({"record": as_record(format=1, path="x")}, "missing"),
         ({"record": np.frombuffer(b"{", np.uint8)}, "Expecting"),
+        ({"record": as_record(**_FACTS, window="4")}, "window is '4'"),
+        ({"record": as_record(**_FACTS, window=None)}, "window is None"),
+        ({"record": as_record(**{**_FACTS, "versions": [1]}, window=4)}, r"versions is \[1\]"),
         ({"tokens": None}, "tokens"),
         ({"tokens": np.zeros((2, 2), np.int64)}, "tokens is int64"),
         ({"tokens": np.zeros(10, np.int64)}, "lengths and tokens differ"),

@@ -92,6 +92,8 @@ def test_text_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_bad_requests_are_refused(text: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--vocab-size 256"):
         tokenize([text], tmp_path / "out", vocab_size=256)
+    with pytest.raises(ConfigError, match="at most 2147483647"):
+        tokenize([text], tmp_path / "out", vocab_size=10**30)
     empty = tmp_path / "empty.jsonl"
     empty.write_text('{"text": ""}\n')
     with pytest.raises(DataError, match="no documents"):

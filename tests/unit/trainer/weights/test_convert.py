@@ -10,11 +10,12 @@ import pytest
 from evalmon import checkpoints
 from evalmon.errors import CheckpointError, ConfigError, EvalmonError, WriteError
 from evalmon.types import ModelDescription, weights_fingerprint
+from trainer import rundir
 from trainer.weights import targets
 from trainer.weights.casting import Array
 from trainer.weights.convert import Options, convert
 from trainer.weights.huggingface import PublishedModel
-from trainer.weights.source import Given
+from trainer.weights.source import ADAPTER, Given
 from trainer.weights.sources import open_source
 
 Tensors = dict[str, Array]
@@ -133,7 +134,7 @@ def test_a_weights_folder_is_what_the_monitor_reads(
     described, parameters = checkpoints.open_weights(tmp_path / "weights")
     assert described == ModelDescription(
         path=tmp_path / "weights" / "model.json",
-        adapter=targets.ADAPTER,
+        adapter=ADAPTER,
         model=facts["model"],
         vocab_size=12,
         max_length=64,
@@ -144,9 +145,7 @@ def test_a_weights_folder_is_what_the_monitor_reads(
 
 
 def test_the_adapter_is_the_one_that_runs_name() -> None:
-    from trainer.rundir import ADAPTER
-
-    assert targets.ADAPTER == ADAPTER
+    assert ADAPTER == rundir.ADAPTER
 
 
 def test_a_cast_is_said_in_the_result(

@@ -113,6 +113,8 @@ def _with_header(file: Path, header: str, body: bytes = b"") -> None:
         ('{"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}', "entry of w is damaged"),
         ('{"w":{"dtype":"F32","shape":[1]}}', "entry of w is damaged"),
         ('{"w":null}', "entry of w is damaged"),
+        ('{"w":{"dtype":["F32"],"shape":[1],"data_offsets":[0,4]}}', "entry of w is damaged"),
+        ("[" * 50_000, "its header cannot be read"),
         ("[1]", "its header is no object"),
         ("{x}", "its header cannot be read"),
         (f'{{"w":{ENTRY},"w":{ENTRY}}}', "a name stands twice"),
@@ -126,6 +128,12 @@ def test_a_damaged_header_is_one_clear_error(tmp_path: Path, header: str, said: 
         open_tensors(tmp_path)
     assert str(error.value).startswith(str(file))
     assert said in str(error.value)
+
+
+def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").mkdir()
+    with pytest.raises(CheckpointError, match=r"model.safetensors: cannot be read"):
+        open_tensors(tmp_path)
 
 
 def test_neither_form_and_both_forms_are_refused(tmp_path: Path, write_file: Write) -> None:
