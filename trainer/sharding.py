@@ -106,7 +106,7 @@ def parse_mesh(text: str) -> MeshShape:
             raise ConfigError(f"--mesh {text!r}: {part!r} is not AXIS=SIZE of {', '.join(AXES)}")
         if axis in sizes:
             raise ConfigError(f"--mesh {text!r}: {part!r} names {axis} again; give it once")
-        if not (size.isascii() and size.isdigit() and int(size) > 0):
+        if not (size.isascii() and size.isdigit() and len(size) < 10 and int(size) > 0):
             raise ConfigError(f"--mesh {text!r}: {part!r} needs a whole number of at least 1")
         sizes[axis] = int(size)
     return MeshShape(**sizes)

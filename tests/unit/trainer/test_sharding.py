@@ -85,6 +85,7 @@ def test_a_mesh_is_read_in_any_order(text: str, shape: MeshShape) -> None:
         ("data=²", "needs a whole number"),
         ("data=2,fsdp=", "'fsdp=' needs a whole number"),
         ("data=2=3", "'data=2=3' needs a whole number"),
+        ("data=1" + 5000 * "0", "needs a whole number"),
     ],
 )
 def test_a_mesh_that_cannot_be_read_is_refused_with_its_part(text: str, says: str) -> None:
