@@ -32,6 +32,7 @@ test: $(VENV)/.test  ## All tests: also torch, Chromium, real processes.
 benchmarks: $(VENV)/.test  ## Operating characteristics, speed ratios, memory (about 15 minutes).
 	$(BIN)/python -m tests.benchmarks.startup
 	$(BIN)/python -m tests.benchmarks.detection --json
+	$(BIN)/python -m tests.benchmarks.parity
 	$(BIN)/python -m tests.benchmarks.train
 	$(BIN)/python -m tests.benchmarks.convert
 
