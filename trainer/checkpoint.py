@@ -11,9 +11,6 @@ in or out.
 """
 
 import json
-import logging
-import sys
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, Self, TypedDict
 
@@ -32,6 +29,7 @@ from trainer.canonical import (
     fingerprint,
     in_layout_of,
 )
+from trainer.late_threads import be_quiet, first_line
 from trainer.update import TrainState
 
 __all__ = ["Checkpoints", "Progress", "load_start"]
@@ -64,10 +62,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, stacked: Stacked = None) -> None:
-        # Orbax logs every phase of a save, and an error once for each of its threads; our log
-        # has the events, and what went wrong is raised here.
-        logging.getLogger("absl").setLevel(logging.CRITICAL)
-        _ignore_late_threads()
+        be_quiet()
         self._directory = directory.resolve()
         self._stacked = stacked
         options = ocp.CheckpointManagerOptions(
@@ -179,7 +174,7 @@ class Checkpoints:
         kept = sorted(int(p.name) for p in self._directory.iterdir() if p.name.isdigit())
         return WriteError(
             f"{self._directory / str(step)}: checkpoint could not be written "
-            f"({_first_line(cause)}); last durable step is {kept[-1] if kept else None}. "
+            f"({first_line(cause)}); last durable step is {kept[-1] if kept else None}. "
             "Free some space or mend the disk, then go on with --resume"
         )
 
@@ -216,7 +211,7 @@ def load_start(
         )
     if not step_paths.is_path_finalized(place):
         raise CheckpointError(f"{path}: its save never ended; {way_out}")
-    _ignore_late_threads()
+    be_quiet()
     params = _read(place / "params", template.params, stacked, way_out, widen=True)
     if not with_optimizer:
         return TrainState(params, template.optimizer)
@@ -321,28 +316,4 @@ def _by_name(tree: Any) -> dict[str, Any]:
 
 def _unreadable(path: Path, cause: object, way_out: str) -> CheckpointError:
     """Describe a checkpoint that could not be read."""
-    return CheckpointError(f"{path}: cannot be restored ({_first_line(cause)}); {way_out}")
-
-
-@cache
-def _ignore_late_threads() -> None:
-    """Keep what is left of a failed save or restore from printing a traceback an array.
-
-    The first array that fails ends Orbax's event loop; TensorStore's threads, still at the
-    others, then find it closed and report that where nobody can catch it. The failure
-    itself is raised to the caller.
-    """
-    report = sys.unraisablehook
-
-    def unless_late(unraisable: "sys.UnraisableHookArgs") -> None:
-        error = unraisable.exc_value
-        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
-            report(unraisable)
-
-    sys.unraisablehook = unless_late
-
-
-def _first_line(cause: object) -> str:
-    """Return the first line of an error's text, or its class."""
-    lines = str(cause).strip().splitlines()
-    return lines[0] if lines else type(cause).__name__
+    return CheckpointError(f"{path}: cannot be restored ({first_line(cause)}); {way_out}")

@@ -1,7 +1,7 @@
 """The run directory: the only thing a trainer and the monitor share."""
 
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Self, cast, get_args, get_origin, get_type_hints
@@ -128,12 +128,7 @@ class RunDescription:
 
     def save(self) -> None:
         """Write ``run.json`` whole or not at all."""
-        record = {"format": RUN_FORMAT, **asdict(self)}
-        del record["path"]
-        target = self.path / "run.json"
-        partial = target.with_suffix(".json.partial")
-        partial.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        partial.replace(target)
+        _write(self.path / "run.json", RUN_FORMAT, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -148,26 +143,8 @@ class RunDescription:
             raise CheckpointError(
                 f"{path}: no such run directory; give the folder that holds run.json"
             )
-        try:
-            loaded = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise CheckpointError(
-                f"{path}: not a run directory (no run.json); give the folder a trainer wrote"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{file}: cannot be read as JSON ({error})") from error
-        record = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
-        if record.pop("format", None) != RUN_FORMAT:
-            raise CheckpointError(
-                f"{file}: not run format {RUN_FORMAT}; use the evalmon its trainer was built for"
-            )
-        names = {item.name for item in fields(cls)} - {"path"}
-        unknown = sorted(set(record) - names)
-        missing = sorted(names - set(record) - {"fresh_data", "extra"})
-        if unknown or missing:
-            raise CheckpointError(f"{file}: unknown fields {unknown}, missing fields {missing}")
-        _check_values(cls, record, file)
-        return cls(path=path, **record)
+        absent = f"{path}: not a run directory (no run.json); give the folder a trainer wrote"
+        return cls(path=path, **_read(cls, file, RUN_FORMAT, absent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +172,7 @@ class ModelDescription:
 
     def save(self) -> None:
         """Write ``path`` whole or not at all."""
-        record = {"format": MODEL_FORMAT, **asdict(self)}
-        del record["path"]
-        partial = self.path.with_suffix(".json.partial")
-        partial.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        partial.replace(self.path)
+        _write(self.path, MODEL_FORMAT, asdict(self))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -210,27 +183,43 @@ class ModelDescription:
                 another type.
         """
         file = path / "model.json"
-        try:
-            loaded = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise CheckpointError(
-                f"{path}: no weights folder (no model.json); give what "
-                "`python -m trainer convert` wrote, or RUN/checkpoints/STEP"
-            ) from None
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{file}: cannot be read as JSON ({error})") from error
-        record = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
-        if record.pop("format", None) != MODEL_FORMAT:
-            raise CheckpointError(
-                f"{file}: not model format {MODEL_FORMAT}; use the evalmon that wrote it"
-            )
-        names = {item.name for item in fields(cls)} - {"path"}
-        unknown = sorted(set(record) - names)
-        missing = sorted(names - set(record) - {"eos_id", "tokenizer"})
-        if unknown or missing:
-            raise CheckpointError(f"{file}: unknown fields {unknown}, missing fields {missing}")
-        _check_values(cls, record, file)
-        return cls(path=file, **record)
+        absent = (
+            f"{path}: no weights folder (no model.json); give what `python -m trainer convert` "
+            "wrote, or RUN/checkpoints/STEP"
+        )
+        return cls(path=file, **_read(cls, file, MODEL_FORMAT, absent))
+
+
+def _write(file: Path, form: int, values: dict[str, Any]) -> None:
+    """Write a description whole or not at all; where it is stands in no file."""
+    record = {"format": form, **values}
+    del record["path"]
+    partial = file.with_suffix(".json.partial")
+    partial.write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    partial.replace(file)
+
+
+def _read(kind: type[Any], file: Path, form: int, absent: str) -> dict[str, Any]:
+    """Read the fields of a description and check each; ``absent`` says that there is no file."""
+    try:
+        loaded = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(absent) from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file}: cannot be read as JSON ({error})") from error
+    record = cast("dict[str, Any]", loaded) if isinstance(loaded, dict) else {}
+    if record.pop("format", None) != form:
+        raise CheckpointError(
+            f"{file}: not {file.stem} format {form}; use the evalmon its trainer was built for"
+        )
+    known = [item for item in fields(kind) if item.name != "path"]
+    needed = {i.name for i in known if i.default is MISSING and i.default_factory is MISSING}
+    unknown = sorted(set(record) - {item.name for item in known})
+    missing = sorted(needed - set(record))
+    if unknown or missing:
+        raise CheckpointError(f"{file}: unknown fields {unknown}, missing fields {missing}")
+    _check_values(kind, record, file)
+    return record
 
 
 def _check_values(kind: type[Any], record: dict[str, Any], file: Path) -> None:

@@ -7,13 +7,10 @@ data file of 2 GB is full. Here a leaf is made when its turn comes, is written i
 
 import asyncio
 import json
-import logging
 import math
-import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeAlias, cast
 
@@ -23,6 +20,7 @@ import orbax.checkpoint as ocp
 from orbax.checkpoint import type_handlers
 
 from evalmon.errors import CheckpointError, WriteError
+from trainer.late_threads import be_quiet, first_line
 from trainer.weights.casting import Array
 
 __all__ = [
@@ -110,7 +108,7 @@ class StoredTree:
             lambda path, leaf: leaf if _names(path) in keys else ocp.PLACEHOLDER, self._metadata
         )
         as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), self._metadata)
-        _be_quiet()
+        be_quiet()
         try:
             with ocp.PyTreeCheckpointer() as reader:
                 args = ocp.args.PyTreeRestore(item=item, restore_args=as_numpy)
@@ -120,7 +118,7 @@ class StoredTree:
                 f" or one of {len(keys) - 1} more" if len(keys) > 1 else ""
             )
             raise CheckpointError(
-                f"{self.path}: {some} cannot be read ({_first_line(error)}); the checkpoint is cut "
+                f"{self.path}: {some} cannot be read ({first_line(error)}); the checkpoint is cut "
                 "off or damaged"
             ) from error
         found = jax.tree_util.tree_flatten_with_path(restored)[0]
@@ -170,14 +168,14 @@ def open_tree(path: Path) -> StoredTree:
         CheckpointError: unfinished, cut off or no item.
     """
     require_finished(path)
-    _be_quiet()
+    be_quiet()
     try:
         with ocp.PyTreeCheckpointer() as reader:
             item = cast("Any", reader.metadata(path.absolute())).item_metadata
             tree = None if item is None else item.tree
     except _ERRORS as error:
         raise CheckpointError(
-            f"{path}: its list of arrays cannot be read ({_first_line(error)}); cut off or damaged"
+            f"{path}: its list of arrays cannot be read ({first_line(error)}); cut off or damaged"
         ) from error
     if tree is None:
         raise CheckpointError(f"{path}: its list of arrays is missing or torn; copy it again")
@@ -195,12 +193,12 @@ def read_json_item(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it cannot be read.
     """
-    _be_quiet()
+    be_quiet()
     try:
         with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
             record = reader.restore(path.absolute())
     except _ERRORS as error:
-        raise CheckpointError(f"{path}: cannot be read ({_first_line(error)})") from error
+        raise CheckpointError(f"{path}: cannot be read ({first_line(error)})") from error
     return cast("dict[str, Any]", record) if isinstance(record, dict) else {}
 
 
@@ -295,34 +293,10 @@ def _names(path: Sequence[Any]) -> Key:
 @contextmanager
 def _writing(path: Path) -> Generator[None]:
     """Turn what goes wrong in Orbax into an error that names the folder."""
-    _be_quiet()
+    be_quiet()
     try:
         yield
     except _ERRORS as error:
         raise WriteError(
-            f"{path}: cannot be written ({_first_line(error)}); free some space or mend the disk"
+            f"{path}: cannot be written ({first_line(error)}); free some space or mend the disk"
         ) from error
-
-
-@cache
-def _be_quiet() -> None:
-    """Keep Orbax from logging every phase, and its threads from reporting after the end.
-
-    What goes wrong is raised. The threads of a read or write that failed or was interrupted go
-    on for a moment, find their event loop closed or the folder gone, and would print that.
-    """
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
-    report = sys.unraisablehook
-
-    def unless_late(unraisable: "sys.UnraisableHookArgs") -> None:
-        error = unraisable.exc_value
-        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
-            report(unraisable)
-
-    sys.unraisablehook = unless_late
-
-
-def _first_line(cause: object) -> str:
-    """Return the first line of an error's text, or its class."""
-    lines = str(cause).strip().splitlines()
-    return lines[0][:300] if lines else type(cause).__name__
