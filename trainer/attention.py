@@ -49,6 +49,7 @@ def attend(
     v: Float[Array, "B T K D"],
     window: int | None,
     query_block: int,
+    segments: Int[Array, "B T"] | None = None,
 ) -> Float[Array, "B T N D"]:
     """Return softmax(q k^T / sqrt(D)) v over the keys each query sees.
 
@@ -61,6 +62,8 @@ def attend(
         v: values.
         window: keys seen at most, None for all earlier ones.
         query_block: queries whose scores are in memory at a time, at most.
+        segments: number of each token's document; a query sees keys of its own alone. None
+            where all tokens of an instance see each other.
 
     Returns:
         Mixed values in the dtype of ``v``; scores and sums are at least float32.
@@ -81,11 +84,13 @@ def attend(
     for start in range(0, growing, group):
         stop = min(start + group, growing)
         part = queries[:, :, start:stop], keys[:, :, :stop], values[:, :, :stop]
-        parts.append(_loop(*part, seen, block))
+        near = None if segments is None else segments[:, :stop]
+        parts.append(_loop(*part, seen, block, near))
     if growing < T:
         first = growing - seen + 1
         part = queries[:, :, growing:], keys[:, :, first:], values[:, :, first:]
-        parts.append(_loop(*part, seen, block))
+        near = None if segments is None else segments[:, first:]
+        parts.append(_loop(*part, seen, block, near))
     mixed = parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=2)
     return mixed.swapaxes(1, 2).reshape(B, T, N, D)
 
@@ -96,6 +101,7 @@ def _loop(
     v: Float[Array, "B K S D"],
     window: int,
     block: int,
+    segments: Int[Array, "B S"] | None,
 ) -> Float[Array, "B K Q G D"]:
     """Attend block by block; the last query is at the position of the last key.
 
@@ -110,6 +116,10 @@ def _loop(
         part = jax.lax.dynamic_slice_in_dim(q, at, count, axis=2)
         near = [jax.lax.dynamic_slice_in_dim(x, first, width, axis=2) for x in (k, v)]
         mask = visible(start + at + jnp.arange(count), first + jnp.arange(width), window)
+        if segments is not None:
+            own = jax.lax.dynamic_slice_in_dim(segments, start + at, count, axis=1)
+            other = jax.lax.dynamic_slice_in_dim(segments, first, width, axis=1)
+            mask &= own[:, :, None] == other[:, None, :]
         return _mix(part, near[0], near[1], mask)
 
     whole, rest = divmod(Q, block)
@@ -128,7 +138,7 @@ def _mix(
     q: Float[Array, "B K q G D"],
     k: Float[Array, "B K s D"],
     v: Float[Array, "B K s D"],
-    mask: Bool[Array, "q s"],
+    mask: Bool[Array, "*b q s"],
 ) -> Float[Array, "B K q G D"]:
     """Attend with all scores of one block; divided last, which saves a pass over them."""
     B, K, Q, G, D = q.shape
@@ -136,7 +146,7 @@ def _mix(
     rows = q.reshape(B, K, Q * G, D)
     scores = jnp.einsum("bkrd,bksd->bkrs", rows, k, preferred_element_type=wide)
     scores = scores.reshape(B, K, Q, G, -1) * D**-0.5
-    scores = jnp.where(mask[:, None, :], scores, -jnp.inf)
+    scores = jnp.where(mask[..., None, :, None, :], scores, -jnp.inf)
     highest = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
     weights = jnp.exp(scores - highest)
     total = weights.sum(axis=-1, keepdims=True)

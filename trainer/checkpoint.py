@@ -1,7 +1,7 @@
 """Checkpoints: the file of the trainer that knows how Orbax stores a run.
 
 A checkpoint holds three items: ``params`` and ``optimizer`` (arrays) and ``progress``
-(JSON: step, tokens, instances, and the fingerprint of the parameters, because Orbax does
+(JSON: step, tokens, position, and the fingerprint of the parameters, because Orbax does
 not notice a flipped bit). It is written in the background and counts from the moment Orbax
 has renamed its directory to the bare step number.
 
@@ -12,7 +12,7 @@ in or out.
 
 import json
 from pathlib import Path
-from typing import Any, Final, Self, TypedDict
+from typing import Any, Final, Self
 
 import jax
 import jax.numpy as jnp
@@ -30,25 +30,16 @@ from trainer.canonical import (
     in_layout_of,
 )
 from trainer.late_threads import be_quiet, first_line
+from trainer.progress import FINGERPRINT, Progress, progress_of, read_record
 from trainer.update import TrainState
 
-__all__ = ["Checkpoints", "Progress", "load_start"]
-
-_FINGERPRINT: Final = "params_fingerprint"
+__all__ = ["Checkpoints", "load_start"]
 
 _ORBAX_ERRORS: Final = (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError)
 """What a full disk, a torn file or another shape surfaces as."""
 
 _WAIT_SECONDS: Final = 300
 """How long a process of a distributed run waits for another's part of a checkpoint."""
-
-
-class Progress(TypedDict):
-    """How far a run is: updates made, tokens trained on, instances read by all hosts."""
-
-    step: int
-    tokens: int
-    instances: int
 
 
 class Checkpoints:
@@ -95,9 +86,7 @@ class Checkpoints:
                 args=ocp.args.Composite(
                     params=ocp.args.StandardSave(copy.params),
                     optimizer=ocp.args.StandardSave(copy.optimizer),
-                    progress=ocp.args.JsonSave(
-                        {**progress, _FINGERPRINT: fingerprint(copy.params)}
-                    ),
+                    progress=ocp.args.JsonSave({**progress, FINGERPRINT: fingerprint(copy.params)}),
                 ),
             )
         except _ORBAX_ERRORS as error:
@@ -151,13 +140,7 @@ class Checkpoints:
         way_out = "remove this directory to resume from the checkpoint before it"
         params = _read(path / "params", template.params, self._stacked, way_out)
         optimizer = _read(path / "optimizer", template.optimizer, self._stacked, way_out)
-        record = _read_progress(path, way_out)
-        progress: Progress = {
-            "step": record["step"],
-            "tokens": record["tokens"],
-            "instances": record["instances"],
-        }
-        return TrainState(params, optimizer), progress
+        return TrainState(params, optimizer), progress_of(path, way_out)
 
     def close(self) -> None:
         """Wait for the background and end its threads; errors were raised by ``wait``."""
@@ -268,22 +251,13 @@ def _narrowed(target: Any, stored: Any) -> Any:
 def _saved_fingerprint(path: Path, way_out: str) -> str | None:
     """Return what the parameters' fingerprint was when they were written, None if not noted."""
     if (path / "progress").is_dir():
-        return _read_progress(path, way_out).get(_FINGERPRINT)
+        return read_record(path, way_out).get(FINGERPRINT)
     try:
-        return json.loads((path / "provenance.json").read_text(encoding="utf-8")).get(_FINGERPRINT)
+        return json.loads((path / "provenance.json").read_text(encoding="utf-8")).get(FINGERPRINT)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{path / 'provenance.json'}: {error}; {way_out}") from error
-
-
-def _read_progress(path: Path, way_out: str) -> dict[str, Any]:
-    """Read how far the run was."""
-    try:
-        with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
-            return reader.restore(path / "progress")
-    except _ORBAX_ERRORS as error:
-        raise _unreadable(path, error, way_out) from error
 
 
 def _require_same(item: Path, stored: Any, target: Any) -> None:

@@ -11,6 +11,7 @@ import click
 from click.core import ParameterSource
 
 from evalmon.errors import ConfigError, EvalmonError
+from trainer.data_cli import index_command
 
 __all__ = ["commands", "main"]
 
@@ -22,6 +23,9 @@ _PATHS = ("data", "fresh_data", "init_from")
 @click.group()
 def commands() -> None:
     """Train OLMo 3 models in JAX, and make the token files they train on."""
+
+
+commands.add_command(index_command)
 
 
 @commands.command("tokenize")
@@ -37,7 +41,7 @@ def tokenize_command(texts: tuple[Path, ...], out: Path, vocab_size: int, tokeni
     _print(
         out=str(out),
         vocab_size=folder.vocab_size,
-        documents=sum(file.n_documents for file in folder.files),
+        documents=sum(file.n_documents or 0 for file in folder.files),
         tokens=sum(file.n_tokens for file in folder.files),
         fingerprint=folder.fingerprint,
     )
@@ -46,6 +50,11 @@ def tokenize_command(texts: tuple[Path, ...], out: Path, vocab_size: int, tokeni
 @commands.command("train")
 @click.option("--out", required=True, type=_PATH, help="Run directory.")
 @click.option("--resume", is_flag=True, help="Go on from the last committed checkpoint.")
+@click.option(
+    "--accept-changed-data",
+    is_flag=True,
+    help="With --resume: go on with other data, from its beginning; the run is marked.",
+)
 @click.option("--name", help="Name of the run; by default the directory's.")
 @click.option("--data", type=_PATH, help="Token folder to train on.")
 @click.option("--fresh-data", type=_PATH, help="Token folder that is never trained on.")
@@ -63,6 +72,23 @@ def tokenize_command(texts: tuple[Path, ...], out: Path, vocab_size: int, tokeni
     default="batch_strided",
     show_default=True,
     help="batch_strided, or a FAULT for tests: double_shard, double_shard_resume.",
+)
+@click.option(
+    "--order", default="olmo_core", show_default=True, help="Of instances: olmo_core or maxtext."
+)
+@click.option("--workers", default=0, show_default=True, help="Reading processes of each host.")
+@click.option(
+    "--instance-filter",
+    default="none",
+    show_default=True,
+    help="repetition masks instances that repeat 1 to 13 tokens 32 times or more.",
+)
+@click.option(
+    "--document-masking/--no-document-masking", default=False, help="Attend within a document."
+)
+@click.option("--ratios", help="Share of each source, as web=0.7,code=0.3; by default all of all.")
+@click.option(
+    "--max-repeats", default=1, show_default=True, help="Readings of a source to fill its share."
 )
 @click.option("--seed", default=0, show_default=True, help="Of initial values and data order.")
 @click.option("--checkpoint-every", default=100, show_default=True, help="Steps.")
@@ -110,20 +136,23 @@ def train_command(
     out: Path,
     *,
     resume: bool,
+    accept_changed_data: bool,
     tensorboard: Path | None,
     wandb: str | None,
     **options: Any,
 ) -> None:
     """Train a model.
 
-    With --resume all but how the work is split (--hosts, --mesh, --accumulate, --remat,
-    --scan-layers) is in run.json.
+    With --resume all but how the work is split (--hosts, --mesh, --batch, --workers,
+    --accumulate, --remat, --scan-layers) is in run.json.
     """
     from trainer.distributed import first_then_others, initialize_from_options
     from trainer.loop import train
     from trainer.rundir import RESUMABLE, open_run
     from trainer.writers import Writer, open_writers, require_installed
 
+    if accept_changed_data and not resume:
+        raise ConfigError("--accept-changed-data: only with --resume; leave it out")
     require_installed(tensorboard=tensorboard is not None, wandb=wandb is not None)
     initialize_from_options(*(options.pop(n) for n in ("coordinator", "processes", "process_id")))
 
@@ -131,7 +160,9 @@ def train_command(
         if not resume:
             return _new_run(context, out, options)
         _refuse_changes(context, out)  # before anything of the run is changed
-        return open_run(out, **{n: options[n] for n in RESUMABLE if _is_given(context, n)})
+        changes = {n: options[n] for n in RESUMABLE if _is_given(context, n)}
+        data = options["data"] if accept_changed_data else None
+        return open_run(out, data=data, accept_changed_data=accept_changed_data, **changes)
 
     run = first_then_others(make, lambda: open_run(out))
     settings, place = asdict(run.settings), out / "tensorboard"
@@ -336,8 +367,10 @@ def _refuse_changes(context: click.Context, out: Path) -> None:
     """Raise when an option given with --resume differs from what the run was made with."""
     from trainer.rundir import RESUMABLE
 
-    stored = _made_with(out)
-    for name in (name for name in stored if name not in RESUMABLE and _is_given(context, name)):
+    stored, free = _made_with(out), set(RESUMABLE)
+    if context.params["accept_changed_data"]:
+        free.add("data")
+    for name in (name for name in stored if name not in free and _is_given(context, name)):
         value = context.params[name]
         if stored[name] != (Path(value).resolve() if name in _PATHS else value):
             raise ConfigError(

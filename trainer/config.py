@@ -11,6 +11,9 @@ from typing import Any, Final, Self, get_args, get_type_hints
 from evalmon.errors import ConfigError
 from trainer.architecture import Execution, Olmo3Config
 from trainer.data.loaders import find_loader
+from trainer.data.order import find_order
+from trainer.data.repetition import find_filter
+from trainer.data.selection import parse_ratios
 from trainer.objective import Z_WEIGHT, Objective
 from trainer.presets import preset
 from trainer.schedule import find_schedule
@@ -20,8 +23,8 @@ from trainer.skip_step import skip_rule
 __all__ = ["TrainSettings", "option"]
 
 _WITHOUT_EFFECT: Final = {
-    *("seed", "loader", "hosts", "checkpoint_every"),
-    *("accumulate", "remat", "scan_layers", "mesh"),
+    *("seed", "order", "loader", "hosts", "checkpoint_every"),
+    *("accumulate", "remat", "scan_layers", "mesh", "workers"),
     *("recipe_name", "init_from", "init_optimizer"),
 }
 """Settings that leave the recipe the same: what is learned per token should not hang on them
@@ -37,6 +40,8 @@ _LEAST: Final = {
     "warmup_steps": 0,
     "schedule_steps": 1,
     "accumulate": 1,
+    "workers": 0,
+    "max_repeats": 1,
     "z_weight": 0,
     "weight_decay": 0,
 }
@@ -84,6 +89,12 @@ class TrainSettings:
         head_dim: width of a head instead of the preset's.
         mesh: devices along each axis, as ``parse_mesh`` reads it; None for as many on
             ``data`` as split the batch.
+        order: a key of ``ORDERS``.
+        workers: processes a host reads ahead with, 0 for none.
+        instance_filter: a key of ``INSTANCE_FILTERS``: what masks instances.
+        document_masking: attention stays within a document.
+        ratios: share of each source, as ``parse_ratios`` reads it; None for all instances.
+        max_repeats: times a source may be read a pass to fill its share.
         init_from: checkpoint or weights folder to start from, None for fresh values.
         init_optimizer: take the optimizer's moments from there too.
 
@@ -121,6 +132,12 @@ class TrainSettings:
     kv_heads: int | None = None
     head_dim: int | None = None
     mesh: str | None = None
+    order: str = "olmo_core"
+    workers: int = 0
+    instance_filter: str = "none"
+    document_masking: bool = False
+    ratios: str | None = None
+    max_repeats: int = 1
     init_from: str | None = None
     init_optimizer: bool = True
 
@@ -228,6 +245,10 @@ class TrainSettings:
         """Look every name up, so that an unknown one is refused here."""
         self.model(vocab_size=1)
         find_loader(self.loader)
+        find_order(self.order)
+        find_filter(self.instance_filter)
+        if self.ratios is not None:
+            parse_ratios(self.ratios)
         find_schedule(self.schedule)
         skip_rule(self.skip_step)
         Objective(normalization=self.loss_normalization)

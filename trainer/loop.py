@@ -11,13 +11,15 @@ from jax.sharding import Mesh
 from tqdm import tqdm
 
 from evalmon.errors import DataError, EvalmonError, TrainingError, WriteError
-from trainer.checkpoint import Checkpoints, Progress, load_start
+from trainer.checkpoint import Checkpoints, load_start
 from trainer.data.id_log import IdLogWriter, id_records
 from trainer.data.loaders import find_loader
 from trainer.data.pipeline import ReadPlan, global_batches
+from trainer.data.repetition import find_filter
 from trainer.distributed import gather_records, is_first, of_first, written_by_first
 from trainer.flops import find_peak
 from trainer.meter import Meter
+from trainer.progress import Progress
 from trainer.rundir import Run
 from trainer.runlog import RunLog
 from trainer.sharding import place, place_batch, placed_shapes
@@ -92,7 +94,7 @@ class _Session:
     ) -> None:
         self.run, self.mesh, self.log, self.ids = run, mesh, log, ids
         self.checkpoints, self.writers = checkpoints, writers
-        self.done = self._progress(0)
+        self.done: Progress = {"step": 0, "tokens": 0, "position": 0}
 
     def train(self, *, resume: bool) -> str:
         """Run the loop; whatever ends it, what is pending is committed and the end is logged."""
@@ -116,26 +118,34 @@ class _Session:
         # A run killed before its first commit starts over: its seed gives the same state.
         resumed = resume and self.checkpoints.latest is not None
         state = self._first_state(resumed=resumed)
-        meter = Meter(self.run, update_rule(settings).schedule, find_peak(), self.mesh.size)
+        rule = update_rule(settings, self.run.description.eos_id)
+        meter = Meter(self.run, rule.schedule, find_peak(), self.mesh.size)
         self.log.start(self.done["tokens"], self.done["step"] if resumed else None, meter.facts)
         for writer in self.writers:
             writer.start(self.done["step"])
         if not resumed:
             self.checkpoints.save(state, self.done)
         update = compile_update(self.run, state, self.mesh)
-        with tqdm(
-            initial=self.done["step"],
-            total=settings.steps,
-            desc=self.run.description.name,
-            unit="step",
-            disable=None if is_first() else True,
-        ) as bar:
+        plan = self._plan()
+        batches = global_batches(plan, find_loader(settings.loader).build)
+        with (
+            contextlib.closing(batches),
+            tqdm(
+                initial=self.done["step"],
+                total=settings.steps,
+                desc=self.run.description.name,
+                unit="step",
+                disable=None if is_first() else True,
+            ) as bar,
+        ):
             meter.restart()
-            for batch in global_batches(self._plan(), find_loader(settings.loader).build):
-                now = self._progress(self.done["step"] + 1)
+            for batch in batches:
+                now = self._after(plan)
                 self.ids.append(gather_records(id_records(now["step"], batch)))
-                tokens = place_batch(batch.tokens, self.mesh)
-                state, measures = update(state, tokens, np.int32(now["step"]))
+                inputs = [place_batch(batch.tokens, self.mesh), np.int32(now["step"])]
+                if batch.kept is not None:
+                    inputs.append(place_batch(batch.kept, self.mesh))
+                state, measures = update(state, *inputs)
                 values = meter.read(now["step"], measures)
                 self.log.step(now["step"], now["tokens"], values)
                 for writer in self.writers:
@@ -163,6 +173,8 @@ class _Session:
         if resumed:
             shapes = abstract_state(self.run.model, settings.execution)
             state, self.done = self.checkpoints.restore(placed_shapes(shapes, self.mesh))
+            if self.done["step"] in self.run.description.data_changes:
+                self.done["position"] = 0  # other data from here on, read from its beginning
             return state
         state = place(fresh_state(self.run.model, settings.execution, settings.seed), self.mesh)
         if start is not None:
@@ -178,13 +190,13 @@ class _Session:
         """Whether the schedule has been run to its end."""
         return self.done["step"] >= self.run.settings.steps
 
-    def _progress(self, step: int) -> Progress:
-        """Return the progress after ``step`` updates."""
-        settings = self.run.settings
+    def _after(self, plan: ReadPlan) -> Progress:
+        """Return the progress after one more update."""
+        size = plan.batch_instances
         return {
-            "step": step,
-            "tokens": step * settings.tokens_per_step,
-            "instances": step * settings.batch_instances,
+            "step": self.done["step"] + 1,
+            "tokens": self.done["tokens"] + self.run.settings.tokens_per_step,
+            "position": plan.global_order.after(self.done["position"], 1, size),
         }
 
     def _plan(self) -> ReadPlan:
@@ -195,8 +207,12 @@ class _Session:
             seed=settings.seed,
             batch_instances=settings.batch_instances,
             hosts=settings.hosts,
-            consumed=self.done["instances"],
-            planned=settings.steps * settings.batch_instances,
+            position=self.done["position"],
+            batches=settings.steps - self.done["step"],
+            order=settings.order,
+            workers=settings.workers,
+            instance_filter=find_filter(settings.instance_filter),
+            order_dir=self.run.description.path / "order",
             process=jax.process_index(),
             processes=jax.process_count(),
         )

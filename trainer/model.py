@@ -85,11 +85,14 @@ class Attention(nnx.Module):
         self.window = None if config.sees_all(layer) else config.window
         self.query_block = query_block
 
-    def __call__(self, x: Float[Array, "B T d"]) -> Float[Array, "B T d"]:
+    def __call__(
+        self, x: Float[Array, "B T d"], segments: Int[Array, "B T"] | None = None
+    ) -> Float[Array, "B T d"]:
+        # Positions go on from one document to the next: rotation tells distances only.
         q = rotate(self._heads(self.q_norm(self.q_proj(x))), self.rope)
         k = rotate(self._heads(self.k_norm(self.k_proj(x))), self.rope)
         v = self._heads(self.v_proj(x))
-        mixed = attend(q, k, v, self.window, self.query_block)
+        mixed = attend(q, k, v, self.window, self.query_block, segments)
         return self.o_proj(mixed.reshape(*x.shape[:-1], -1))
 
     def _heads(self, x: Float[Array, "B T H"]) -> Float[Array, "B T N D"]:
@@ -120,8 +123,10 @@ class Layer(nnx.Module):
         self.post_attention_layernorm = RMSNorm(config.width, config)
         self.post_feedforward_layernorm = RMSNorm(config.width, config)
 
-    def __call__(self, x: Float[Array, "B T d"]) -> Float[Array, "B T d"]:
-        h = x + self.post_attention_layernorm(self.self_attn(x))
+    def __call__(
+        self, x: Float[Array, "B T d"], segments: Int[Array, "B T"] | None = None
+    ) -> Float[Array, "B T d"]:
+        h = x + self.post_attention_layernorm(self.self_attn(x, segments))
         y = h + self.post_feedforward_layernorm(self.mlp(h))
         return constrain(y, BATCH, None, None)
 
@@ -164,8 +169,16 @@ class Olmo3(nnx.Module):
         self.lm_head = Linear("lm_head", config.width, config.vocab_size, config)
         self.execution = execution
 
-    def hidden(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T d"]:
-        """Return the normalized states that the head reads."""
+    def hidden(
+        self, tokens: Int[Array, "B T"], segments: Int[Array, "B T"] | None = None
+    ) -> Float[Array, "B T d"]:
+        """Return the normalized states that the head reads.
+
+        Args:
+            tokens: ids in [0, vocab_size).
+            segments: number of each token's document, as ``trainer.data.documents`` gives
+                it, for attention within documents; None for attention over all tokens.
+        """
         x = self.embed_tokens(tokens)
         parts = [nnx.split(layer) for layer in self.layers]
         runs = [_with_remat(graph, self.execution.remat) for graph, _ in parts]
@@ -175,7 +188,7 @@ class Olmo3(nnx.Module):
             x: Float[Array, "B T d"], states: tuple[Any, ...]
         ) -> tuple[Float[Array, "B T d"], None]:
             for run, state in zip(runs, states, strict=True):
-                x = run(state, x)
+                x = run(state, x, segments)
             return x, None
 
         if self.execution.scan_layers:
@@ -189,9 +202,11 @@ class Olmo3(nnx.Module):
         logits = self.lm_head(hidden, jnp.promote_types(self.lm_head.dtype, jnp.float32))
         return constrain(logits, BATCH, *[None] * (logits.ndim - 2), "tensor")
 
-    def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T V"]:
+    def __call__(
+        self, tokens: Int[Array, "B T"], segments: Int[Array, "B T"] | None = None
+    ) -> Float[Array, "B T V"]:
         """Return logits of the token after each position, in at least float32."""
-        return self.unembed(self.hidden(tokens))
+        return self.unembed(self.hidden(tokens, segments))
 
 
 def parameter_shapes(config: Olmo3Config) -> ParameterTree:
@@ -222,10 +237,12 @@ def _abstract(config: Olmo3Config, execution: Execution) -> Olmo3:
 
 
 def _with_remat(graph: Any, policy: str) -> Callable[..., Any]:
-    """Return a layer as a function of its state and input, computed again as told."""
+    """Return a layer as a function of its state and inputs, computed again as told."""
 
-    def run(state: Any, x: Float[Array, "B T d"]) -> Float[Array, "B T d"]:
-        return nnx.merge(graph, state)(x)
+    def run(
+        state: Any, x: Float[Array, "B T d"], segments: Int[Array, "B T"] | None
+    ) -> Float[Array, "B T d"]:
+        return nnx.merge(graph, state)(x, segments)
 
     if policy == "none":
         return run

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from evalmon.errors import ConfigError
+from trainer.data.documents import segments
 
 __all__ = [
     "NORMALIZATIONS",
@@ -35,7 +36,9 @@ _LOGITS_AT_A_TIME: Final = 2**25
 class _LanguageModel(Protocol):
     """What the objective needs of a model."""
 
-    def hidden(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T d"]: ...
+    def hidden(
+        self, tokens: Int[Array, "B T"], segments: Int[Array, "B T"] | None = None
+    ) -> Float[Array, "B T d"]: ...
 
     def unembed(self, hidden: Float[Array, "... d"]) -> Float[Array, "... V"]: ...
 
@@ -49,6 +52,9 @@ class Objective:
         normalization: a key of ``NORMALIZATIONS``.
         logits_at_a_time: logits in a device's memory at a time, at most, beside one position
             of each instance.
+        eos_id: id that ends a document, where attention stays within documents; None where
+            each token sees all earlier ones of its instance. Either way the first token of
+            a document is a target.
 
     Raises:
         ConfigError: no such normalization; the nearest name is suggested.
@@ -57,6 +63,7 @@ class Objective:
     z_weight: float = Z_WEIGHT
     normalization: str = "olmo_core"
     logits_at_a_time: int = _LOGITS_AT_A_TIME
+    eos_id: int | None = None
 
     def __post_init__(self) -> None:
         if self.normalization not in NORMALIZATIONS:
@@ -82,12 +89,14 @@ def loss_identity(objective: Objective, *, masks: bool) -> dict[str, Any]:
         masks: whether a filter may mask instances. Where none does, every normalization
             means the same, and runs may be overlaid whichever they name.
     """
-    return {
+    identity = {
         "divisor": "targets (sequence_length - 1 per instance)",
         "z_loss_included": False,
         "z_loss_weight": objective.z_weight,
         "masked_tokens": NORMALIZATIONS[objective.normalization] if masks else "none",
     }
+    # Said only where attention is cut, so that all other runs have one identity.
+    return identity if objective.eos_id is None else {**identity, "context": "own document"}
 
 
 def target_divisor(objective: Objective, kept: Bool[Array, " B"], targets: int) -> Float[Array, ""]:
@@ -136,7 +145,8 @@ def losses(
         kept = jnp.ones(instances, bool)
     if divisor is None:
         divisor = target_divisor(objective, kept, length - 1)
-    hidden = model.hidden(tokens)
+    documents = None if objective.eos_id is None else segments(tokens, objective.eos_id)
+    hidden = model.hidden(tokens, documents)
     ahead = jnp.roll(tokens, -1, axis=1)
     counted = kept[:, None] & (jnp.arange(length) < length - 1)
     size = _positions_at_a_time(objective, model, hidden)

@@ -45,6 +45,9 @@ _XLA_FLAGS: Final = (
 _MOST_DEVICES: Final = 2048
 """Devices that JAX simulates in one process."""
 
+_EOS: Final = 0
+"""Stands for the id that ends documents: sizes do not hang on which it is."""
+
 _KEPT_NOTE: Final = (
     "activation_bytes_per_device is what the remat policy keeps from the forward to the backward "
     "pass; what is in memory for a moment is only in compiled.temporary_bytes, with the gradients"
@@ -220,7 +223,7 @@ def _saved_bytes(plan: Plan) -> int:
         vocab_size=config.vocab_size // parts,
     )
     params = abstract_state(own, settings.execution).params
-    objective = update_rule(settings).objective
+    objective = update_rule(settings, _EOS).objective
     instances = settings.batch_instances // plan.mesh.rows // settings.accumulate
 
     def kept(times: int) -> int:
@@ -247,7 +250,7 @@ def _saved_bytes(plan: Plan) -> int:
 def _compiled_bytes(plan: Plan, state: TrainState, mesh: Mesh) -> dict[str, int]:
     """Return what the compiled update takes on one device."""
     settings = plan.settings
-    update = make_update(plan.model, settings.execution, update_rule(settings))
+    update = make_update(plan.model, settings.execution, update_rule(settings, _EOS))
     tokens = jax.ShapeDtypeStruct(
         (settings.batch_instances, settings.sequence_length),
         jnp.int32,

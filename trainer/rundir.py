@@ -1,6 +1,7 @@
 """Run directories: made for a new run, checked and opened again for a resumed one."""
 
 import os
+import sys
 from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -8,13 +9,17 @@ from typing import Any, Final
 
 import jax
 from jax.sharding import Mesh
+from tqdm import tqdm
 
 from evalmon.errors import CheckpointError, ConfigError, DataError, WriteError
 from evalmon.types import RunDescription
 from trainer.architecture import Olmo3Config
 from trainer.config import TrainSettings
+from trainer.continuation import progress_at, with_batch, with_data
 from trainer.data.index import InstanceIndex, TokenFolder
 from trainer.data.loaders import find_loader
+from trainer.data.order import GlobalOrder
+from trainer.data.selection import Selection, parse_ratios
 from trainer.data.source import InstanceSource
 from trainer.distributed import require_hosts
 from trainer.flops import CONVENTION
@@ -33,8 +38,10 @@ __all__ = [
 ]
 
 ADAPTER: Final = "olmo3"
-RESUMABLE: Final = frozenset({"hosts", "mesh", "accumulate", "remat", "scan_layers"})
-"""Settings that a resumed run may change: they split the work and leave what is learned."""
+RESUMABLE: Final = frozenset(
+    {"hosts", "mesh", "accumulate", "remat", "scan_layers", "workers", "batch_instances"}
+)
+"""Settings that a resumed run may change: they split the work, or cut it into other steps."""
 
 _PAD_ROWS: Final = 128
 
@@ -101,7 +108,7 @@ def create_run(
     if fresh_data is not None and _checked_folder(fresh_data).vocab_size != folder.vocab_size:
         raise DataError(
             f"{fresh_data}: made with another tokenizer than {data}; tokenize it with "
-            f"--tokenizer {data / folder.tokenizer}"
+            f"--tokenizer {data / (folder.tokenizer or 'tokenizer.json')}"
         )
     source = _source(folder, settings)
     config = settings.model(_rows(folder))
@@ -119,41 +126,51 @@ def create_run(
     return Run(description, settings, source)
 
 
-def open_run(out: Path, **changes: int | str | bool | None) -> Run:
+def open_run(
+    out: Path,
+    *,
+    data: Path | None = None,
+    accept_changed_data: bool = False,
+    **changes: int | str | bool | None,
+) -> Run:
     """Open a run directory to resume it.
 
     Args:
         out: the directory.
+        data: token folder to go on with, None for the run's own.
+        accept_changed_data: go on though the data is not what the run was started on; it is
+            read from its beginning, and the run is marked.
         changes: settings of ``RESUMABLE`` to go on with; None for as before.
 
     Raises:
         CheckpointError: no run there, or not one of this trainer.
         ConfigError: a changed setting is out of range, or does not fit the batch.
         DataError: the data is not what the run was started on.
-        WriteError: a changed setting cannot be noted in ``run.json``.
+        WriteError: a change cannot be noted in ``run.json``.
     """
     description = RunDescription.load(out)
-    settings, extra = stored_settings(description), description.extra
+    settings = stored_settings(description)
     given = {name: value for name, value in changes.items() if value is not None}
     assert set(given) <= RESUMABLE
     changed = replace(settings, **given)
     _require_float64(model_config(description))
     _mesh(changed, model_config(description))
-    source = _source(_checked_folder(description.resolve(description.data)), settings)
-    expected = extra["data_fingerprint"]
-    if source.index.fingerprint != expected:
-        raise DataError(
-            f"{description.resolve(description.data)}: instances are {source.index.fingerprint}, "
-            f"but the run was started on {expected}; give it its own data back"
-        )
+    folder = _checked_folder(data or description.resolve(description.data))
+    source, done = _source(folder, changed), progress_at(description)
+    after = with_data(description, source, done, accepted=accept_changed_data)
+    if after.extra["data"] != description.extra["data"]:
+        after = replace(after, data=_relative(folder.path, out))
+    after = with_batch(after, changed, len(source), done)
     if changed != settings:
-        extra = {**extra, "settings": asdict(changed)}
-        description = replace(description, hosts=changed.hosts, extra=extra)
+        after = replace(
+            after, hosts=changed.hosts, extra={**after.extra, "settings": asdict(changed)}
+        )
+    if after != description:
         try:
-            description.save()
+            after.save()
         except OSError as error:
             raise WriteError(f"{out}: cannot be written ({error}); free some space") from error
-    return Run(description, changed, source)
+    return Run(after, changed, source)
 
 
 def stored_settings(description: RunDescription) -> TrainSettings:
@@ -167,7 +184,7 @@ def stored_settings(description: RunDescription) -> TrainSettings:
     if (
         description.adapter != ADAPTER
         or not isinstance(extra.get("settings"), dict)
-        or not isinstance(extra.get("data_fingerprint"), str)
+        or not isinstance(extra.get("data"), dict)
     ):
         raise CheckpointError(f"{file}: written by another trainer; resume it there")
     return TrainSettings.from_record(extra["settings"], file)
@@ -217,37 +234,49 @@ def _describe(
 ) -> RunDescription:
     """Say in the shared form what the run is."""
     folder, rows = source.index.folder, _rows(source.index.folder)
-    per_epoch = len(source) // settings.batch_instances
+    order = GlobalOrder(settings.seed, len(source))
+    end = order.after(0, settings.steps, settings.batch_instances)
     return RunDescription(
         name=name,
         path=out,
         adapter=ADAPTER,
         model=asdict(settings.model(rows)),
-        tokenizer=_relative(folder.path / folder.tokenizer, out),
+        tokenizer=folder.tokenizer and _relative(folder.path / folder.tokenizer, out),
         vocab_size=rows,
         eos_id=folder.eos_id,
         sequence_length=settings.sequence_length,
         batch_instances=settings.batch_instances,
         planned_steps=settings.steps,
-        planned_passes=-(-settings.steps // per_epoch),
+        planned_passes=-(-end // len(source)),
         source_instances=len(source),
         hosts=settings.hosts,
         loader=settings.loader,
         seed=settings.seed,
         warmup_steps=settings.warmup_steps,
         recipe=settings.recipe(source.index.fingerprint, start),
-        loss=loss_identity(Objective(settings.z_weight, settings.loss_normalization), masks=False),
+        loss=_loss_identity(settings, folder.eos_id),
         data=_relative(folder.path, out),
+        upsampled=source.selection.upsampled,
         extra={
             "settings": asdict(settings),
             "loader_fault": find_loader(settings.loader).fault,
-            "data_fingerprint": source.index.fingerprint,
+            "data": source.index.identity(),
             "index_instances": len(source.index),
             "start": _describe_start(out, settings, start),
             "mfu_convention": CONVENTION,
             "versions": {p: version(p) for p in ("jax", "flax", "optax", "grain")},
         },
     )
+
+
+def _loss_identity(settings: TrainSettings, eos_id: int) -> dict[str, Any]:
+    """Say what the run's train loss means."""
+    objective = Objective(
+        settings.z_weight,
+        settings.loss_normalization,
+        eos_id=eos_id if settings.document_masking else None,
+    )
+    return loss_identity(objective, masks=settings.instance_filter != "none")
 
 
 def _checked_start(
@@ -282,7 +311,7 @@ def _describe_start(out: Path, settings: TrainSettings, start: str | None) -> di
 def _source(folder: TokenFolder, settings: TrainSettings) -> InstanceSource:
     """Return the instances of a run, at least one batch of them."""
     index = InstanceIndex.build(folder, settings.sequence_length)
-    source = InstanceSource(index, settings.instances)
+    source = InstanceSource(index, _selection(index, settings))
     if len(source) < settings.batch_instances:
         raise DataError(
             f"{folder.path}: {len(source)} instances of {settings.sequence_length} tokens, fewer "
@@ -291,10 +320,28 @@ def _source(folder: TokenFolder, settings: TrainSettings) -> InstanceSource:
     return source
 
 
+def _selection(index: InstanceIndex, settings: TrainSettings) -> Selection:
+    """Return which instances of a folder a run reads."""
+    if settings.ratios is None:
+        return Selection.evenly(len(index), settings.instances)
+    ratios = parse_ratios(settings.ratios)
+    return Selection.mixture(index, ratios, settings.instances, settings.max_repeats)
+
+
 def _checked_folder(path: Path) -> TokenFolder:
-    """Open a token folder and read every token once."""
+    """Open a token folder and look at its tokens, at all of one that is not large."""
     folder = TokenFolder.open(path)
-    folder.check()
+    for warning in folder.warnings:
+        tqdm.write(f"warning: {warning}", file=sys.stderr)
+    # Of a folder that is large only samples are read, which is no work to show.
+    with tqdm(
+        total=folder.n_bytes, desc="tokens", unit="B", unit_scale=True, leave=False, delay=2.0
+    ) as bar:
+
+        def advance(read: int) -> None:
+            bar.update(read)
+
+        folder.check(advance)
     return folder
 
 

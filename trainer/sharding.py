@@ -234,15 +234,17 @@ def placed_shapes(shapes: Any, mesh: Mesh) -> Any:
     )
 
 
-def place_batch(local_rows: NDArray[np.uint32], mesh: Mesh) -> jax.Array:
-    """Return the global batch as int32, each device holding its rows.
+def place_batch(local_rows: NDArray[np.uint32] | NDArray[np.bool_], mesh: Mesh) -> jax.Array:
+    """Return the global batch, each device holding its rows.
 
     Args:
-        local_rows: [B / processes, L] ids below 2^31: the rows of this process.
+        local_rows: the rows of this process: [B / processes, L] ids below 2^31, which become
+            int32, or [B / processes] whether each counts, which stays bool.
         mesh: where to.
     """
     sharding = NamedSharding(mesh, PartitionSpec(BATCH))
-    return jax.make_array_from_process_local_data(sharding, local_rows.astype(np.int32))
+    rows = local_rows if local_rows.dtype == np.bool_ else local_rows.astype(np.int32)
+    return jax.make_array_from_process_local_data(sharding, rows)
 
 
 def _spec(path: tuple[Any, ...], leaf: Any) -> PartitionSpec:

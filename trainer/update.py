@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -94,18 +94,29 @@ class UpdateRule:
 
 
 PureUpdate: TypeAlias = Callable[..., tuple[TrainState, Measures]]
-Update: TypeAlias = Callable[[TrainState, Int[Array, "B L"], Any], tuple[TrainState, Measures]]
+Update: TypeAlias = Callable[..., tuple[TrainState, Measures]]
 
 
-def update_rule(settings: TrainSettings) -> UpdateRule:
-    """Return the rule that the settings of a run ask for."""
+def update_rule(settings: TrainSettings, eos_id: int | None = None) -> UpdateRule:
+    """Return the rule that the settings of a run ask for.
+
+    Args:
+        settings: how to train.
+        eos_id: id that ends documents in the run's data, needed where attention is to stay
+            within them.
+    """
+    assert eos_id is not None or not settings.document_masking
     schedule = find_schedule(settings.schedule)
     return UpdateRule(
         schedule(settings.learning_rate, settings.warmup_steps, settings.horizon),
         AdamW(
             settings.beta1, settings.beta2, settings.eps, settings.weight_decay, settings.max_norm
         ),
-        Objective(settings.z_weight, settings.loss_normalization),
+        Objective(
+            settings.z_weight,
+            settings.loss_normalization,
+            eos_id=eos_id if settings.document_masking else None,
+        ),
         skip_rule(settings.skip_step),
         settings.accumulate,
     )
@@ -137,7 +148,9 @@ def make_update(config: Olmo3Config, execution: Execution, rule: UpdateRule) -> 
 
     Returns:
         ``update(state, tokens, step, kept=None)`` with tokens [B, L], the 1-based step that
-        the learning rate is of, and the instances that count (by default all).
+        the learning rate is of, and the instances that count (by default all). Without any
+        losses and gradient are 0; that is an update like others, as in OLMo-core and MaxText:
+        moments and weights decay, and the loss of 0 joins the history of spikes.
     """
 
     def objective(
@@ -186,18 +199,26 @@ def make_update(config: Olmo3Config, execution: Execution, rule: UpdateRule) -> 
 def compile_update(run: Run, state: TrainState, mesh: Mesh) -> Update:
     """Return the compiled update; it takes its state's memory over.
 
+    It is called as ``update(state, tokens, step)``; of a run that filters instances as
+    ``update(state, tokens, step, kept)``. Tokens [B, L] and kept [B] are on the mesh as
+    ``place_batch`` puts them.
+
     Args:
         run: shapes of model and batch, and the settings.
         state: the state it will first be given, on its devices.
         mesh: devices the batch is spread over.
     """
     settings = run.settings
-    update = make_update(run.model, settings.execution, update_rule(settings))
+    update = make_update(
+        run.model, settings.execution, update_rule(settings, run.description.eos_id)
+    )
     shape = (settings.batch_instances // jax.process_count(), settings.sequence_length)
-    example = place_batch(np.zeros(shape, np.uint32), mesh)
+    batch = [place_batch(np.zeros(shape, np.uint32), mesh), np.int32(1)]
+    if settings.instance_filter != "none":
+        batch.append(place_batch(np.ones(shape[:1], bool), mesh))
     where = jax.tree.map(lambda leaf: leaf.sharding, state)
     jitted = jax.jit(update, donate_argnums=0, out_shardings=(where, None))
-    return jitted.lower(state, example, np.int32(1)).compile()
+    return jitted.lower(state, *batch).compile()
 
 
 def _fresh_optimizer(config: Olmo3Config, params: ParameterTree) -> OptimizerState:

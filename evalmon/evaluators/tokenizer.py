@@ -28,15 +28,21 @@ class RunTokenizer:
     """
 
     def __init__(self, run: RunDescription) -> None:
-        self.path: Path = run.resolve(run.tokenizer)
+        self.path: Path = run.resolve(run.tokenizer or "tokenizer.json")
+        self._named = bool(run.tokenizer)
 
     @cached_property
     def fingerprint(self) -> str:
         """Return 16 hex digits over the file.
 
         Raises:
-            DataError: the file cannot be read.
+            DataError: the run names no tokenizer, or its file cannot be read.
         """
+        if not self._named:
+            raise DataError(
+                f"{self.path.parent / 'run.json'}: names no tokenizer, so text cannot be scored; "
+                "make the token folder with `python -m trainer index --tokenizer-file FILE`"
+            )
         try:
             return hashlib.blake2b(self.path.read_bytes(), digest_size=8).hexdigest()
         except OSError as error:

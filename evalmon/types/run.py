@@ -74,6 +74,11 @@ class RunDescription:
         loss: identity of ``train/ce_nats`` (divisor, whether z-loss is in it).
         data: folder of the token files.
         fresh_data: folder of never-consumed token files of the same mix, or None.
+        upsampled: [first, stop, times] of global indices that a pass reads ``times`` times,
+            all others being read once.
+        earlier_batches: [last step, instances a step] of segments that had another batch than
+            ``batch_instances``, by rising step.
+        data_changes: steps after which the run went on with other data, on request.
         extra: further facts for a reader (versions, MFU convention).
     """
 
@@ -97,6 +102,9 @@ class RunDescription:
     loss: dict[str, Any]
     data: str
     fresh_data: str | None = None
+    upsampled: list[list[int]] = field(default_factory=list[list[int]])
+    earlier_batches: list[list[int]] = field(default_factory=list[list[int]])
+    data_changes: list[int] = field(default_factory=list[int])
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -114,13 +122,25 @@ class RunDescription:
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens trained on by one optimizer update."""
+        """Tokens trained on by one optimizer update, of the present batch."""
         return self.batch_instances * self.sequence_length
 
     @property
     def planned_tokens(self) -> int:
         """Tokens of the whole schedule."""
-        return self.planned_steps * self.tokens_per_step
+        return self.tokens_at(self.planned_steps)
+
+    def draws_at(self, step: int) -> int:
+        """Instances drawn by all hosts up to and including ``step``."""
+        draws, before = 0, 0
+        for last, instances in [*self.earlier_batches, [step, self.batch_instances]]:
+            draws += max(min(last, step) - before, 0) * instances
+            before = max(before, last)
+        return draws
+
+    def tokens_at(self, step: int) -> int:
+        """Tokens trained on up to and including ``step``."""
+        return self.draws_at(step) * self.sequence_length
 
     def resolve(self, name: str) -> Path:
         """Return ``name`` as a path, relative names being relative to the run directory."""

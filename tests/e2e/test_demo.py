@@ -53,8 +53,8 @@ def test_the_first_repeat_is_the_one_the_loader_makes(demo: Path) -> None:
         seed=settings.seed,
         batch_instances=settings.batch_instances,
         hosts=settings.hosts,
-        consumed=0,
-        planned=settings.steps * settings.batch_instances,
+        position=0,
+        batches=settings.steps,
     )
     seen: set[int] = set()
     first = 0

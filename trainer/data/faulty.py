@@ -4,16 +4,11 @@ Both shard twice: the sampler already holds one host's slice, and Grain then tak
 every S-th index of it again, so that a host reads 1/S of its 1/S.
 """
 
-import hashlib
-from functools import lru_cache
-
 import grain
-import numpy as np
-from numpy.typing import NDArray
 
 from evalmon.errors import DataError
 from trainer.data.order import epoch_order
-from trainer.data.pipeline import ReadPlan, host_loader
+from trainer.data.pipeline import ReadPlan, sampled_loader
 
 __all__ = ["build_double_shard", "build_double_shard_resume", "first_repeat_step"]
 
@@ -31,8 +26,8 @@ class SlicedSampler:
         # Cut to whole shards, so that each turn of the slice meets Grain's stride alike.
         usable = len(plan.source) // plan.hosts // plan.hosts * plan.hosts
         self._slice = order[:usable]
-        self._consumed = plan.consumed
-        self._length = plan.planned - plan.consumed
+        self._consumed = plan.position
+        self._length = plan.batches * plan.batch_instances
 
     def __len__(self) -> int:
         return self._length
@@ -60,7 +55,7 @@ def build_double_shard(plan: ReadPlan, host: int) -> grain.DataLoader:
     """
     _check_size(plan, len(plan.source) // plan.hosts // plan.hosts)
     shard = grain.sharding.ShardOptions(host, plan.hosts, drop_remainder=True)
-    return host_loader(plan, SlicedSampler(plan, host), shard)
+    return sampled_loader(plan, SlicedSampler(plan, host), shard)
 
 
 def first_repeat_step(instances: int, batch_instances: int, hosts: int) -> int:
@@ -94,16 +89,16 @@ class ContiguousSampler:
         # Two faults in one number. It counts this host's instances, but is added after Grain
         # has multiplied the index by S, so a restart goes back to step r/S. And it counts
         # from the checkpoint's 0-based name, one batch too few.
-        resumed_step = plan.consumed // plan.batch_instances
+        resumed_step = plan.position // plan.batch_instances
         self._offset = max(resumed_step - 1, 0) * plan.per_host
-        self._length = plan.planned - plan.consumed
+        self._length = plan.batches * plan.batch_instances
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> grain.RecordMetadata:
         epoch, inside = divmod(index + self._offset, self._per_host)
-        order = _hashed_order(self._seed, epoch, self._total)
+        order = epoch_order(self._seed, epoch + 1, self._total, "maxtext")
         key = int(order[self._host * self._per_host + inside])
         return grain.RecordMetadata(index=index, record_key=key)
 
@@ -128,14 +123,7 @@ def build_double_shard_resume(plan: ReadPlan, host: int) -> grain.DataLoader:
     """
     _check_size(plan, len(plan.source) // plan.hosts)
     shard = grain.sharding.ShardOptions(host, plan.hosts, drop_remainder=True)
-    return host_loader(plan, ContiguousSampler(plan, host), shard)
-
-
-@lru_cache(maxsize=4)
-def _hashed_order(seed: int, epoch: int, instances: int) -> NDArray[np.int64]:
-    """Return MaxText's shuffle of an epoch (0-based)."""
-    digest = hashlib.sha256(f"olmo-shuffle:{seed}:{epoch}".encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:8], "little")).permutation(instances)
+    return sampled_loader(plan, ContiguousSampler(plan, host), shard)
 
 
 def _check_size(plan: ReadPlan, per_host: int) -> None:

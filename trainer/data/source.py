@@ -1,14 +1,17 @@
-"""Random access to instances, in the form Grain reads from."""
+"""Random access to instances: one, in the form Grain reads from, or many at once."""
 
-from typing import TypedDict
+import hashlib
+import resource
+from pathlib import Path
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalmon.errors import ConfigError
-from trainer.data.index import InstanceIndex, read_tokens
+from trainer.data.index import InstanceIndex
+from trainer.data.selection import Selection
 
-__all__ = ["Instance", "InstanceSource", "evenly_spaced"]
+__all__ = ["Instance", "InstanceSource"]
 
 
 class Instance(TypedDict):
@@ -19,48 +22,74 @@ class Instance(TypedDict):
 
 
 class InstanceSource:
-    """The instances a run reads, by memory map.
+    """The instances a run reads, by memory maps that are opened when first read.
 
     Args:
         index: all instances of the folder.
-        keep: how many of them the run reads, evenly spaced over the folder so that every
-            source contributes; None for all.
-
-    Raises:
-        ConfigError: ``keep`` is not within 1 and the number of instances.
+        selection: which of them a pass reads, None for all once.
+        cache_dir: where copies of far files are kept, None for the default.
     """
 
-    def __init__(self, index: InstanceIndex, keep: int | None = None) -> None:
-        total = len(index)
-        if keep is not None and not 1 <= keep <= total:
-            raise ConfigError(
-                f"--instances {keep}: {index.folder.path} holds {total} instances of "
-                f"{index.sequence_length} tokens; give 1 to {total}, or more text"
-            )
+    def __init__(
+        self,
+        index: InstanceIndex,
+        selection: Selection | None = None,
+        cache_dir: Path | None = None,
+    ) -> None:
         self.index = index
-        self._length = keep or total
-        self._files = [read_tokens(index.folder.path / file.path) for file in index.folder.files]
+        self.selection = Selection.evenly(len(index)) if selection is None else selection
+        self._cache_dir = cache_dir
+        self._length = len(self.selection)
+        self._maps: dict[int, NDArray[np.uint32]] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the tokens behind every position."""
+        text = f"{self.index.fingerprint}:{self.selection.fingerprint}"
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> Instance:
-        """Return instance ``index`` of those kept."""
-        instance = evenly_spaced(int(index), self._length, len(self.index))
-        file, start = self.index.locate(instance)
-        tokens = self._files[file][start : start + self.index.sequence_length]
-        return {"tokens": np.array(tokens), "instance": np.int64(instance)}
+        """Return the instance at position ``index`` of the selection."""
+        tokens, instances = self.read(np.array([int(index)], np.int64))
+        return {"tokens": tokens[0], "instance": instances[0]}
+
+    def read(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+        """Copy the instances at positions of the selection.
+
+        Args:
+            positions: [n] within 0 and the length of the source.
+
+        Returns:
+            Token ids [n, L], and the global indices [n] of the instances in the folder.
+
+        Raises:
+            DataError: a file is gone or was changed, or cannot be fetched.
+        """
+        instances = self.selection.at(positions)
+        files, starts = self.index.locate_many(instances)
+        length = self.index.sequence_length
+        tokens = np.empty((len(instances), length), np.uint32)
+        for row, (file, start) in enumerate(zip(files.tolist(), starts.tolist(), strict=True)):
+            opened = self._maps.get(file)
+            if opened is None:
+                opened = self._open(file)
+            tokens[row] = opened[start : start + length]
+        return tokens, instances
 
     def __repr__(self) -> str:
         """Name the content, because Grain compares this text when it restores a position."""
-        return f"InstanceSource({self.index.fingerprint}, {self._length} of {len(self.index)})"
+        return f"InstanceSource({self.fingerprint}, {self._length} of {len(self.index)})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the maps behind: a worker opens those it reads."""
+        return {**self.__dict__, "_maps": {}}
 
-def evenly_spaced(position: int, keep: int, total: int) -> int:
-    """Return which of ``total`` is the ``position``-th of ``keep`` evenly spaced ones.
-
-    Example:
-        >>> [evenly_spaced(i, 4, 10) for i in range(4)]
-        [0, 2, 5, 7]
-    """
-    return position * total // keep
+    def _open(self, file: int) -> NDArray[np.uint32]:
+        """Map a file; the one mapped first makes room, because every map holds a descriptor."""
+        while len(self._maps) >= max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2):
+            del self._maps[next(iter(self._maps))]
+        opened = self._maps[file] = self.index.folder.tokens(file, self._cache_dir)
+        return opened

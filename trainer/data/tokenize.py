@@ -4,12 +4,11 @@ The text is C4's form, JSON lines with ``text`` and perhaps ``source``, plain or
 """
 
 import gzip
-import hashlib
 import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
@@ -48,9 +47,7 @@ class _Output:
 
     path: Path
     stream: IO[bytes]
-    n_tokens: int = 0
     n_documents: int = 0
-    digest: Any = field(default_factory=hashlib.sha256)
 
 
 def read_documents(paths: Sequence[Path]) -> Iterator[TextDocument]:
@@ -204,15 +201,13 @@ def _write_files(
                 output = outputs[document.label] = _Output(path, path.open("wb"))
             content = np.array([*encoding.ids, eos], dtype="<u4").tobytes()
             output.stream.write(content)
-            output.digest.update(content)
-            output.n_tokens += len(encoding.ids) + 1
             output.n_documents += 1
     for output in outputs.values():
         output.stream.close()
     if not outputs:
         raise DataError(f"{', '.join(map(str, paths))}: no documents with text")
     return tuple(
-        TokenFile(o.path.name, label, o.n_tokens, o.n_documents, o.digest.hexdigest())
+        replace(TokenFile.of(o.path, o.path.name, label), n_documents=o.n_documents)
         for label, o in sorted(outputs.items())
     )
 

@@ -1,6 +1,5 @@
 """Token folders and runs small enough for unit tests."""
 
-import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,9 +24,9 @@ def make_folder(tmp_path: Path) -> MakeFolder:
         files: list[TokenFile] = []
         for number, length in enumerate(lengths):
             tokens = rng.integers(0, vocab_size, length).astype("<u4")
-            tokens.tofile(path / f"s{number}-00000.npy")
-            digest = hashlib.sha256(tokens.tobytes()).hexdigest()
-            files.append(TokenFile(f"s{number}-00000.npy", f"s{number}", length, 1, digest))
+            part = path / f"s{number}-00000.npy"
+            tokens.tofile(part)
+            files.append(TokenFile.of(part, part.name, f"s{number}"))
         folder = TokenFolder(path, tuple(files), vocab_size, 0)
         folder.save()
         return folder

@@ -27,13 +27,22 @@ def test_a_window_as_long_as_the_text_is_full_attention(window: int | None) -> N
     assert seen.tolist() == np.tril(np.ones((5, 5), bool)).tolist()
 
 
-def _dense(q: jax.Array, k: jax.Array, v: jax.Array, window: int | None) -> jax.Array:
+def _dense(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    window: int | None,
+    segments: jax.Array | None = None,
+) -> jax.Array:
     """All scores at once."""
     B, T, N, D = q.shape
     grouped = q.reshape(B, T, k.shape[2], -1, D)
     scores = jnp.einsum("btkgd,bskd->bkgts", grouped, k) / np.sqrt(D)
     positions = jnp.arange(T)
-    scores = jnp.where(visible(positions, positions, window), scores, -jnp.inf)
+    seen = visible(positions, positions, window)
+    if segments is not None:
+        seen = (seen & (segments[:, :, None] == segments[:, None, :]))[:, None, None]
+    scores = jnp.where(seen, scores, -jnp.inf)
     mixed = jnp.einsum("bkgts,bskd->btkgd", jax.nn.softmax(scores, axis=-1), v)
     return mixed.reshape(B, T, N, D)
 
@@ -74,6 +83,40 @@ def test_blocks_give_what_all_scores_at_once_give(
     ours = jax.jit(jax.grad(blocked, (0, 1, 2)))(q, k, v)
     theirs = jax.jit(jax.grad(dense, (0, 1, 2)))(q, k, v)
     assert max(float(jnp.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True)) < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("length", "window", "block"),
+    [
+        (43, 7, 4),  # a growing part and a sliding one, the window shorter than documents
+        (50, None, 3),  # an inner loop
+    ],
+)
+def test_a_query_sees_keys_of_its_own_document_alone(
+    length: int, window: int | None, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "_LEAST_BLOCK", 2)
+    monkeypatch.setattr(attention, "_GROUPS", 4)
+    rng = np.random.default_rng(length)
+    q, k, v = (jnp.asarray(rng.normal(size=(2, length, n, 8)), jnp.float32) for n in (4, 2, 2))
+    weights = jnp.asarray(rng.normal(size=q.shape), jnp.float32)
+    # Documents of other lengths in each row.
+    documents = jnp.asarray(np.cumsum(rng.random((2, length)) < 0.1, axis=1), jnp.int32)
+    assert documents.max() > 1
+
+    def blocked(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        mixed = attend(q, k, v, window, block, documents)
+        return (mixed * weights).sum(), mixed
+
+    def dense(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+        mixed = _dense(q, k, v, window, documents)
+        return (mixed * weights).sum(), mixed
+
+    (_, ours), gradient = jax.jit(jax.value_and_grad(blocked, (0, 1, 2), has_aux=True))(q, k, v)
+    (_, theirs), expected = jax.jit(jax.value_and_grad(dense, (0, 1, 2), has_aux=True))(q, k, v)
+    assert np.abs(ours - theirs).max() < 1e-5
+    assert max(float(jnp.abs(a - b).max()) for a, b in zip(gradient, expected, strict=True)) < 1e-4
 
 
 def _bytes_needed(length: int, window: int | None) -> int:

@@ -14,8 +14,9 @@ from orbax.checkpoint._src.path import atomicity
 
 from evalmon.errors import CheckpointError, WriteError
 from trainer.architecture import Execution
-from trainer.checkpoint import Checkpoints, Progress, load_start
+from trainer.checkpoint import Checkpoints, load_start
 from trainer.presets import preset
+from trainer.progress import Progress
 from trainer.sharding import MeshShape, make_mesh, place
 from trainer.skip_step import fresh_history
 from trainer.update import OptimizerState, TrainState, fresh_state
@@ -52,7 +53,7 @@ def _random(execution: Execution, seed: int = 0) -> TrainState:
 
 
 def _progress(step: int) -> Progress:
-    return {"step": step, "tokens": step * 32, "instances": step * 8}
+    return {"step": step, "tokens": step * 32, "position": step * 8}
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -65,6 +65,8 @@ def test_the_recipe_leaves_out_what_a_sound_loader_is_free_of() -> None:
     recipe = SETTINGS.recipe("data")
     for change in (
         {"seed": 9},
+        {"order": "maxtext"},
+        {"workers": 2},
         {"loader": "double_shard"},
         {"hosts": 8},
         {"checkpoint_every": 1},
@@ -95,6 +97,10 @@ def test_the_recipe_leaves_out_what_a_sound_loader_is_free_of() -> None:
         {"z_weight": 0.0},
         {"skip_step": "olmo_core"},
         {"loss_normalization": "maxtext"},
+        {"instance_filter": "repetition"},
+        {"document_masking": True},
+        {"ratios": "web=1.0"},
+        {"max_repeats": 2},
     ):
         assert replace(SETTINGS, **change).recipe("data") != recipe
     assert SETTINGS.recipe("other data") != recipe
@@ -116,10 +122,12 @@ def test_every_setting_is_known_to_change_what_is_learned_or_not_to() -> None:
         *("preset", "steps", "batch_instances", "sequence_length", "instances"),
         *("learning_rate", "warmup_steps", "schedule", "schedule_steps"),
         *("beta1", "beta2", "eps", "weight_decay", "max_norm", "z_weight"),
+        *("instance_filter", "document_masking", "ratios", "max_repeats"),
         *("skip_step", "loss_normalization", "dtype", "heads", "kv_heads", "head_dim"),
     }
     without = {
         *("seed", "loader", "hosts", "checkpoint_every", "recipe_name"),
+        *("order", "workers"),
         *("accumulate", "remat", "scan_layers", "mesh", "init_from", "init_optimizer"),
     }
     assert {item.name for item in fields(TrainSettings)} == with_effect | without

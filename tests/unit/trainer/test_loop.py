@@ -15,9 +15,10 @@ from evalmon.types import ID_LOG_MAGIC, ID_LOG_RECORD
 from trainer import loop
 from trainer.checkpoint import Checkpoints
 from trainer.config import TrainSettings
-from trainer.data.index import TokenFolder
+from trainer.data.index import TokenFile, TokenFolder
 from trainer.loop import train
 from trainer.meter import Meter
+from trainer.objective import NORMALIZATIONS
 from trainer.rundir import Run, create_run, open_run
 from trainer.runlog import RunLog
 from trainer.sharding import place
@@ -250,7 +251,7 @@ def test_a_loader_that_ends_early_is_an_error(run: Run, monkeypatch: pytest.Monk
     real = loop.global_batches
 
     def short(plan: Any, build: Any) -> Any:
-        return real(replace(plan, planned=12), build)
+        return real(replace(plan, batches=3), build)
 
     monkeypatch.setattr(loop, "global_batches", short)
     with pytest.raises(DataError, match="ended after step 3 of 6"):
@@ -280,6 +281,68 @@ def test_a_batch_masked_whole_is_logged_without_a_loss(
     rows = [e for e in _events(run) if e["event"] == "step"]
     assert ["train/ce_nats" in row for row in rows] == [True, False, True, True, True, True]
     assert rows[1]["data/masked_instances"] == 4.0
+
+
+def test_what_a_filter_masks_reaches_the_update_and_the_log(
+    make_folder: MakeFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_folder(64 * 24)
+    tokens = np.fromfile(folder.path / "s0-00000.npy", "<u4")
+    tokens[64 * 5 : 64 * 5 + 32] = 7  # the sixth of 24 instances repeats one token 32 times
+    tokens.tofile(folder.path / "s0-00000.npy")
+    file = TokenFile.of(folder.path / "s0-00000.npy", "s0-00000.npy", "s0")
+    replace(folder, files=(file,)).save()
+    settings = replace(SETTINGS, sequence_length=64, instance_filter="repetition")
+    filtered = create_run(tmp_path / "filtered", "filtered", settings, folder.path)
+
+    def counting(state: TrainState, tokens: jax.Array, step: Any, kept: Any) -> Any:
+        state, measures = _compiled(state, tokens, step)
+        return state, measures._replace(kept_instances=jnp.sum(kept))
+
+    monkeypatch.setattr(loop, "compile_update", lambda *_: counting)
+    assert train(filtered) == "completed"
+    ids = _ids(filtered)
+    (at,) = ids["step"][ids["instance"] == 5]
+    rows = {e["step"]: e for e in _events(filtered) if e["event"] == "step"}
+    assert {step: row.get("data/masked_instances") for step, row in rows.items()} == {
+        step: 1.0 if step == at else None for step in range(1, 7)
+    }
+    assert filtered.description.loss["masked_tokens"] == NORMALIZATIONS["olmo_core"]
+
+
+def test_a_run_goes_on_with_another_batch_where_it_was(
+    make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    folder = make_folder(8 * 50)
+    run = create_run(tmp_path / "run", "run", SETTINGS, folder.path)
+    (tmp_path / "run" / "STOP").touch()
+    train(run)
+    bigger = open_run(tmp_path / "run", batch_instances=8, hosts=4)
+    assert train(bigger, resume=True) == "completed"
+    ids = _ids(bigger)
+    assert [int((ids["step"] == step).sum()) for step in range(1, 7)] == [4, 8, 8, 8, 8, 8]
+    assert len(set(ids["instance"].tolist())) == len(ids) == 44
+    tokens = [e["tokens"] for e in _events(bigger) if e["event"] == "step"]
+    assert tokens == [32, 96, 160, 224, 288, 352]
+    assert [bigger.description.tokens_at(step) for step in range(1, 7)] == tokens
+
+
+def test_other_data_is_read_from_its_beginning_however_often_the_run_is_resumed(
+    make_folder: MakeFolder, tmp_path: Path
+) -> None:
+    run = create_run(tmp_path / "run", "run", SETTINGS, make_folder(8 * 24).path)
+    (tmp_path / "run" / "STOP").touch()
+    train(run)
+    other = make_folder(8 * 30, name="other").path
+    changed = open_run(tmp_path / "run", data=other, accept_changed_data=True)
+    (tmp_path / "run" / "STOP").touch()
+    train(changed, resume=True)
+    whole = create_run(tmp_path / "whole", "whole", SETTINGS, other)
+    train(whole)
+    again = _ids(changed)
+    assert again["step"].tolist()[:4] == [1] * 4
+    first = _ids(whole)["instance"][:8].tolist()
+    assert again["instance"][4:12].tolist() == first[: len(again) - 4]
 
 
 class Collected:

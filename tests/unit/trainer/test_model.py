@@ -8,6 +8,7 @@ from flax import nnx
 
 from evalmon.types import RopeParameters, Yarn
 from trainer.architecture import REMAT_POLICIES, Execution, Olmo3Config
+from trainer.data.documents import segments
 from trainer.initialize import initialize
 from trainer.layout import stack_layers, unstack_layers
 from trainer.model import RMSNorm, bind, parameter_shapes
@@ -187,6 +188,74 @@ def test_neither_scanning_nor_rematerialization_changes_a_gradient(
     assert value == pytest.approx(expected, rel=1e-6)
     for ours, theirs in zip(jax.tree.leaves(gradient), jax.tree.leaves(without), strict=True):
         assert np.linalg.norm(ours - theirs) <= 1e-5 * np.linalg.norm(theirs)
+
+
+LENGTHS = (13, 1, 8, 18)
+"""Of documents with their EOS; the last one of an instance is cut off before it."""
+
+PACKED = replace(SMALL, layers=4, yarn=Yarn(8.0, 16))
+
+
+def _documents() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return an instance of packed documents, one a row, and which places of these are theirs."""
+    rng = np.random.default_rng(0)
+    own = np.arange(max(LENGTHS)) < np.array(LENGTHS)[:, None]
+    rows = rng.integers(1, 50, own.shape)
+    rows[np.arange(3), np.array(LENGTHS)[:3] - 1] = 0
+    return rows[own][None], rows, own
+
+
+def _weighted(logits: jax.Array) -> jax.Array:
+    """Return some number that hangs on every logit."""
+    weights = np.random.default_rng(1).normal(size=logits.shape).astype(np.float32)
+    return (logits * weights).mean()
+
+
+def _grown(config: Olmo3Config) -> dict:
+    return jax.tree.map(lambda x: x * 8 if x.ndim > 1 else x, initialize(config, 0))
+
+
+@pytest.fixture(scope="module")
+def alone() -> tuple[jax.Array, dict]:
+    """Logits of the packed documents and their gradient, each document read by itself."""
+    _, rows, own = _documents()
+
+    def loss(parameters: dict) -> tuple[jax.Array, jax.Array]:
+        # What stands to the right of a document is not seen by it.
+        logits = bind(PACKED, parameters)(jnp.asarray(rows))[np.nonzero(own)][None]
+        return _weighted(logits), logits
+
+    gradient, logits = jax.jit(jax.grad(loss, has_aux=True))(_grown(PACKED))
+    return logits, gradient
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("execution", [Execution(), Execution(True, "full", query_block=8)])
+def test_packed_documents_are_read_as_if_alone(
+    execution: Execution, alone: tuple[jax.Array, dict]
+) -> None:
+    """Documents are longer than the window of sliding layers and shorter."""
+    tokens = jnp.asarray(_documents()[0])
+    scanned = execution.scan_layers
+
+    def loss(parameters: dict, documents: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits = bind(PACKED, parameters, execution)(tokens, documents)
+        return _weighted(logits), logits
+
+    given = stack_layers(_grown(PACKED), PACKED) if scanned else _grown(PACKED)
+    compiled = jax.jit(jax.grad(loss, has_aux=True))
+    gradient, logits = compiled(given, segments(tokens, eos_id=0))
+    expected_logits, expected = alone
+    assert float(np.abs(expected_logits).max()) > 1
+    assert np.abs(logits - expected_logits).max() < 1e-5
+    ours = unstack_layers(gradient, PACKED) if scanned else gradient
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(other)
+    # As one document they see each other, from the second on.
+    _, joined = compiled(given, jnp.zeros_like(tokens))
+    apart = np.abs(joined - expected_logits)[0].max(axis=-1)
+    assert apart[: LENGTHS[0]].max() < 1e-5
+    assert apart[LENGTHS[0]] > 1e-2
 
 
 def _saved_bytes(policy: str) -> int:

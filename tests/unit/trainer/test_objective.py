@@ -35,7 +35,7 @@ class Constant:
     def __init__(self, logits: list[float], dtype: str = "float32") -> None:
         self.logits = jnp.array(logits, dtype)
 
-    def hidden(self, tokens: Array) -> Array:
+    def hidden(self, tokens: Array, segments: Array | None = None) -> Array:
         return jnp.broadcast_to(self.logits, (*tokens.shape, self.logits.size))
 
     def unembed(self, hidden: Array) -> Array:
@@ -48,7 +48,7 @@ class Bigram:
     def __init__(self, parameters: Any) -> None:
         self.parameters = parameters
 
-    def hidden(self, tokens: Array) -> Array:
+    def hidden(self, tokens: Array, segments: Array | None = None) -> Array:
         return self.parameters["embedding"][tokens]
 
     def unembed(self, hidden: Array) -> Array:
@@ -115,6 +115,35 @@ def test_without_masks_every_normalization_means_the_same() -> None:
             "z_loss_weight": 1e-5,
             "masked_tokens": "none",
         }
+
+
+def test_within_documents_the_first_token_of_each_is_still_a_target() -> None:
+    class Counting:
+        """A model whose loss on token 0 is the number of the document that predicts it."""
+
+        def hidden(self, tokens: Array, segments: Array | None = None) -> Array:
+            ce = jnp.zeros(tokens.shape) if segments is None else segments.astype(jnp.float32)
+            return jnp.stack([jnp.zeros_like(ce), jnp.log(jnp.expm1(ce + 1e-6))], axis=-1)
+
+        def unembed(self, hidden: Array) -> Array:
+            return hidden
+
+    # Documents 0 0 | 1 1 1 | 2, where 1 ends one; the last token is no query.
+    tokens = jnp.array([[0, 1, 0, 0, 1, 0]])
+    found = losses(Counting(), tokens, Objective(z_weight=0.0, eos_id=1))
+    # Targets 1, 0, 0, 1, 0 from documents 0, 0, 1, 1, 1; a loss of c on 0 is softplus' other
+    # side on 1.
+    on_one = [np.log1p(1 / np.expm1(c + 1e-6)) for c in (0, 1)]
+    expected = (on_one[0] + 0 + 1 + on_one[1] + 1) / 5
+    assert float(found.ce_nats) == pytest.approx(expected, rel=1e-4)
+    whole = losses(Counting(), tokens, Objective(z_weight=0.0))
+    assert float(whole.ce_nats) == pytest.approx(2 * on_one[0] / 5, rel=1e-4)
+
+
+def test_a_loss_within_documents_is_another_metric() -> None:
+    apart = loss_identity(Objective(eos_id=3), masks=False)
+    whole = loss_identity(Objective(), masks=False)
+    assert apart == {**whole, "context": "own document"}
 
 
 @pytest.mark.parametrize("normalization", ["olmo_core", "maxtext"])

@@ -240,6 +240,12 @@ def test_a_batch_is_placed_as_int32() -> None:
     assert placed.sharding == NamedSharding(ONE, P(BATCH))
 
 
+def test_what_counts_is_placed_beside_its_rows_as_bool() -> None:
+    placed = place_batch(np.array([True, False]), ONE)
+    assert (placed.tolist(), str(placed.dtype)) == ([True, False], "bool")
+    assert placed.sharding == NamedSharding(ONE, P(BATCH))
+
+
 def test_constrain_needs_a_mesh_to_change_anything() -> None:
     def doubled(x: jax.Array) -> jax.Array:
         return constrain(x, BATCH, "tensor") * 2

@@ -1,5 +1,10 @@
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -13,12 +18,14 @@ from trainer.layout import unstack_layers
 from trainer.objective import Objective
 from trainer.optimizer import AdamW
 from trainer.schedule import Linear, two_stages
+from trainer.sharding import MeshShape, make_mesh, place, place_batch
 from trainer.skip_step import SKIP_RULES, SpikeHistory
 from trainer.update import (
     OptimizerState,
     TrainState,
     UpdateRule,
     abstract_state,
+    compile_update,
     fresh_state,
     make_update,
     update_rule,
@@ -33,6 +40,8 @@ TOKENS = np.random.default_rng(0).integers(0, 16, (4, 6)).astype(np.int32)
 RULE = UpdateRule(Linear(0.1, 0, 10), AdamW(), Objective())
 GUARDED = replace(RULE, skip=SKIP_RULES["olmo_core"])
 ALL = np.ones(4, bool)
+EOS = 10
+"""In the middle of some instances."""
 
 
 @cache
@@ -214,18 +223,23 @@ def test_an_update_keeps_every_shape_and_dtype_also_in_64_bits(dtype: str) -> No
     )
 
 
+SETTINGS = TrainSettings(
+    preset="tiny",
+    steps=10,
+    batch_instances=4,
+    sequence_length=6,
+    hosts=2,
+    loader="batch_strided",
+    seed=0,
+    checkpoint_every=5,
+    learning_rate=0.01,
+    warmup_steps=2,
+)
+
+
 def test_the_rule_of_settings_is_what_they_say() -> None:
-    settings = TrainSettings(
-        preset="tiny",
-        steps=10,
-        batch_instances=8,
-        sequence_length=16,
-        hosts=4,
-        loader="batch_strided",
-        seed=0,
-        checkpoint_every=5,
-        learning_rate=0.01,
-        warmup_steps=2,
+    settings = replace(
+        SETTINGS,
         schedule="two_stages",
         schedule_steps=1000,
         eps=1e-6,
@@ -240,4 +254,95 @@ def test_the_rule_of_settings_is_what_they_say() -> None:
         Objective(2e-5, "maxtext"),
         SKIP_RULES["maxtext"],
         4,
+    )
+
+
+def test_documents_are_masked_by_the_eos_of_the_data() -> None:
+    masking = replace(SETTINGS, document_masking=True)
+    assert update_rule(masking, 3).objective == Objective(eos_id=3)
+    assert update_rule(SETTINGS, 3).objective == Objective()
+
+
+def _compiled(**changes: Any) -> Any:
+    """Return the compiled update of a run of these settings, on one device."""
+    run: Any = SimpleNamespace(
+        settings=replace(SETTINGS, **changes),
+        model=CONFIG,
+        description=SimpleNamespace(eos_id=EOS),
+    )
+    mesh = make_mesh(MeshShape(), jax.devices()[:1])
+    with jax.set_mesh(mesh):
+        compiled = compile_update(run, place(_fresh(), mesh), mesh)
+
+    def apply(*kept: np.ndarray) -> tuple[TrainState, Any]:
+        rows = [place_batch(values, mesh) for values in kept]
+        tokens = place_batch(TOKENS.astype(np.uint32), mesh)
+        return compiled(place(_fresh(), mesh), tokens, np.int32(2), *rows)
+
+    return apply
+
+
+@pytest.mark.slow
+def test_what_a_filter_masks_is_an_input_of_the_compiled_update() -> None:
+    apply = _compiled(
+        instance_filter="repetition", document_masking=True, loss_normalization="maxtext"
+    )
+    objective = Objective(normalization="maxtext", eos_id=EOS)
+    rule = replace(update_rule(SETTINGS), objective=objective)
+    assert (TOKENS[:, 1] == EOS).any()
+    for kept in (np.array([True, False, True, True]), np.zeros(4, bool)):
+        after, measures = apply(kept)
+        expected, expected_measures = _update(rule)(_fresh(), TOKENS, np.int32(2), kept)
+        assert int(measures.kept_instances) == kept.sum()
+        assert _largest_difference(measures, expected_measures) < 1e-5
+        assert _largest_difference(after.optimizer.adam.mu, expected.optimizer.adam.mu) < 1e-6
+    assert (float(measures.ce_nats), float(measures.z_nats)) == (0.0, 0.0)
+    assert float(measures.grad_norm) == 0.0
+
+
+ON_EIGHT_DEVICES = """
+import sys
+from dataclasses import replace
+import jax, numpy as np
+sys.path.insert(0, sys.argv[1])
+import test_objective as o, test_update as u
+from trainer.architecture import Execution
+from trainer.objective import Objective, losses
+from trainer.sharding import MeshShape, make_mesh, place, place_batch
+assert jax.device_count() == 8
+two = make_mesh(MeshShape(data=2))
+kept = np.array([True, True, False, False])
+for name, ce in (("olmo_core", 1.0), ("maxtext", 2.0)):
+    for mask, value in ((kept, ce), (~kept, ce), (kept & False, 0.0)):
+        with jax.set_mesh(two):
+            rows = place_batch(np.zeros((4, 4), np.uint32), two), place_batch(mask, two)
+            rule = Objective(normalization=name)
+            found = jax.jit(lambda t, k: losses(o._losing(2.0), t, rule, k))(*rows)
+        assert abs(float(found.ce_nats) - value) < 1e-5, (name, mask, found)
+        assert np.isfinite(float(found.z_nats))
+config, plain = replace(u.CONFIG, layers=2, kv_heads=2), Execution()
+rule = replace(u.RULE, objective=Objective(normalization="maxtext", eos_id=3))
+state = u.fresh_state(config, plain, 0)
+tokens = np.random.default_rng(0).integers(0, 16, (8, 12)).astype(np.uint32)
+kept = np.arange(8) < 5
+mesh = make_mesh(MeshShape(2, 2, 2))
+update = u.make_update(config, plain, rule)
+with jax.set_mesh(mesh):
+    given = place(state, mesh), place_batch(tokens, mesh), np.int32(1), place_batch(kept, mesh)
+    after, measures = jax.jit(update)(*given)
+expected, single = jax.jit(update)(state, tokens.astype(np.int32), np.int32(1), kept)
+assert int(measures.kept_instances) == 5
+assert abs(float(measures.ce_nats) - float(single.ce_nats)) < 1e-5
+assert u._largest_difference(after.optimizer.adam.mu, expected.optimizer.adam.mu) < 1e-6
+"""
+
+
+@pytest.mark.slow
+def test_masks_mean_the_same_on_eight_devices() -> None:
+    """Also where one of them has masked instances alone, or all of them have."""
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    subprocess.run(
+        [sys.executable, "-c", ON_EIGHT_DEVICES, str(Path(__file__).parent)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        check=True,
     )

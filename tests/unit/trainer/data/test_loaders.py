@@ -18,7 +18,8 @@ def _read(
     source: InstanceSource, loader: str, hosts: int, steps: int, *, batch: int = 8, done: int = 0
 ) -> list[GlobalBatch]:
     """Read steps done + 1 to steps with real loaders."""
-    plan = ReadPlan(source, 5, batch, hosts, done * batch, steps * batch)
+    position = GlobalOrder(5, len(source)).after(0, done, batch)
+    plan = ReadPlan(source, 5, batch, hosts, position, steps - done)
     return list(global_batches(plan, find_loader(loader).build))
 
 
@@ -37,11 +38,11 @@ def test_all_hosts_together_read_each_instance_once_an_epoch(
 @pytest.mark.parametrize("hosts", [1, 2, 4])
 def test_host_h_reads_the_positions_that_leave_h(make_source: MakeSource, hosts: int) -> None:
     source = make_source(40)
-    order = GlobalOrder(5, 40, 8)
+    order = GlobalOrder(5, 40)
     for step, batch in enumerate(_read(source, "batch_strided", hosts, steps=12), start=1):
         for host in range(hosts):
             mine = batch.instances[batch.hosts == host].tolist()
-            assert mine == order.batch(step)[host::hosts].tolist()
+            assert mine == order.batch(step, 8)[host::hosts].tolist()
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 2), (2, 8), (4, 1)])
