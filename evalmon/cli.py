@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evalmon.audit_cli import audit
 from evalmon.errors import ConfigError, EvalmonError, WriteError
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class _Group(click.Group):
 @click.version_option(package_name="evalmon")
 def main() -> None:
     """Tell whether a falling train loss is learning or memorizing."""
+
+
+main.add_command(audit)
 
 
 @main.command()

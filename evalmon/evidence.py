@@ -4,16 +4,16 @@ The curve rule is applied and repeats are counted here, so that a verdict is a p
 reading of the case.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evalmon.audit import id_log
-from evalmon.audit.id_log import IdLog
+from evalmon.audit import repeats
 from evalmon.config import ComparisonSettings
 from evalmon.detectors import unmatched_drop
 from evalmon.detectors.curve import CurveInputs, CurveResult
 from evalmon.detectors.profiles import profile_named
+from evalmon.id_logs import IdLog
 from evalmon.logs.jsonl import RunLog
 from evalmon.types import CheckpointRef, ProbeResult, RepeatSummary, RunDescription, Series
 
@@ -114,7 +114,11 @@ def build_case(
     run, holdout = evidence.run, evidence.holdout
     profile = profile_named(settings.profile)
     step = int(holdout.steps[-1]) if len(holdout) else 0
+    tokens = int(holdout.tokens[-1]) if len(holdout) else 0
     incomparable = _incomparable(evidence, reference) if reference else ()
+    changed = _changed(run, step) or (_changed_reference(reference, tokens) if reference else "")
+    if changed:  # of what is not judged, nothing else is to be said
+        incomparable = ()
     used = None if incomparable else reference
     same = settings.same_recipe
     if same is None:
@@ -124,30 +128,25 @@ def build_case(
             train=_train(evidence).until(step),
             holdout=holdout,
             planned_tokens=run.planned_tokens,
-            warmup_tokens=run.warmup_steps * run.tokens_per_step,
+            warmup_tokens=run.tokens_at(run.warmup_steps),
             reference_train=_train(used) if used else None,
             reference_holdout=used.holdout if used else None,
             same_recipe=same,
         ),
         profile,
     )
+    if changed:
+        curve = replace(curve, alarm=None, mirrored=None, enough_data=False, reason=changed)
     ids = evidence.ids.until(step) if evidence.ids else None
     probed = evidence.probe_checkpoint
     return Case(
         run=run.name,
         step=step,
-        tokens=int(holdout.tokens[-1]) if len(holdout) else 0,
+        tokens=tokens,
         tokens_per_step=run.tokens_per_step,
         curve=curve,
         reference=used.run.name if used else None,
-        repeats=None
-        if ids is None
-        else id_log.summarize(
-            ids,
-            planned_passes=run.planned_passes,
-            tokens_per_step=run.tokens_per_step,
-            source_instances=run.source_instances,
-        ),
+        repeats=None if ids is None else repeats.summarize(ids, run, _resumes(evidence.log, step)),
         probe=evidence.probe,
         probe_checkpoint=probed,
         ids_fingerprint=ids.until(probed.step).fingerprint if ids and probed else None,
@@ -163,6 +162,34 @@ def _train(evidence: RunEvidence) -> Series:
     """Return the run's train loss, empty before its first step."""
     return evidence.log.series.get(TRAIN_METRIC) or Series(
         TRAIN_METRIC, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64)
+    )
+
+
+def _resumes(log: RunLog, step: int) -> tuple[int, ...]:
+    """Return the steps before ``step`` that the run went on from."""
+    starts = (segment.resumed_from_step for segment in log.segments)
+    return tuple(start for start in starts if start is not None and start < step)
+
+
+def _changed(run: RunDescription, step: int) -> str:
+    """Say at which step before ``step`` a run went on with other data, or ""."""
+    before = [change for change in run.data_changes if change < step]
+    if not before:
+        return ""
+    return (
+        f"data changed at step {before[0]:,}: train loss before and after it is of different text, "
+        "so no verdict is given across it"
+    )
+
+
+def _changed_reference(reference: RunEvidence, tokens: int) -> str:
+    """Say that the reference went on with other data within so many tokens, or ""."""
+    run = reference.run
+    if all(run.tokens_at(change) >= tokens for change in run.data_changes):
+        return ""
+    return (
+        f"data of the reference {run.name} changed at step {min(run.data_changes):,}: no verdict "
+        "is given across it; choose another reference"
     )
 
 

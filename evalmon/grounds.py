@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from evalmon.audit import id_log
-from evalmon.audit.id_log import IdLog
 from evalmon.config import ComparisonSettings
 from evalmon.errors import DataError
 from evalmon.evidence import TRAIN_METRIC, RunEvidence
+from evalmon.id_logs import IdLog, IdLogReader
 from evalmon.logs import jsonl
 from evalmon.logs.jsonl import RunLog
 from evalmon.store import ProbePoint, Store
@@ -110,16 +109,26 @@ class Grounds:
 
 
 class GroundsReader:
-    """Reads grounds, a run log only when it has grown.
+    """Reads grounds, a run log only when it has grown, of an id log only what is new.
 
     Args:
-        run: the run.
+        run: the run. What a restart changes in its ``run.json`` is read again.
         store: holds its scores, and those of its reference.
         settings: how it is compared; ``holdout`` names the holdout.
+        rate: of the id log one text in so many is kept, 1 for all; None to keep all where
+            the whole schedule has at most ``id_logs.EXACT_DRAWS`` draws, else
+            1 in ``id_logs.SAMPLED_RATE``.
     """
 
-    def __init__(self, run: RunDescription, store: Store, settings: ComparisonSettings) -> None:
+    def __init__(
+        self,
+        run: RunDescription,
+        store: Store,
+        settings: ComparisonSettings,
+        rate: int | None = None,
+    ) -> None:
         self._run, self._store = run, store
+        self._ids = IdLogReader(rate)
         self._reference, self._metric = settings.reference, holdout_metric(settings.holdout)
         self._logs: dict[Path, tuple[int, RunLog]] = {}
         self._size = -1
@@ -129,15 +138,16 @@ class GroundsReader:
 
         Raises:
             DataError: the run log is missing or broken.
+            CheckpointError: ``run.json`` is broken.
         """
-        run = self._run
+        run = _described_now(self._run)
         holdout = self._store.series(run.name, self._metric)
         if holdout is None:
             return None
         log = self._log(run)
         notes: list[str] = []
         try:
-            ids = id_log.read(run)
+            ids = self._ids.read(run)
         except DataError as error:
             ids = None
             notes.append(f"the id log cannot be used: {error}")
@@ -192,7 +202,7 @@ class GroundsReader:
         if name not in self._store.runs():
             notes.append(f"the reference run {name!r} is not in the store yet: watch it too")
             return absent
-        run = self._store.describe(name)
+        run = _described_now(self._store.describe(name))
         try:
             log = self._log(run)
         except DataError as error:
@@ -221,6 +231,14 @@ class GroundsReader:
         if run.path not in self._logs or self._logs[run.path][0] != size:
             self._logs[run.path] = (size, jsonl.read(run))
         return self._logs[run.path][1]
+
+
+def _described_now(run: RunDescription) -> RunDescription:
+    """Return what ``run.json`` says now: a restart may have changed batch or data."""
+    if not (run.path / "run.json").is_file():
+        return run
+    now = RunDescription.load(run.path)
+    return now if now.name == run.name else run
 
 
 def _size(run: RunDescription) -> int:

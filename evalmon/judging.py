@@ -69,6 +69,7 @@ class Judge:
 
         Raises:
             DataError: the run log is missing or broken.
+            CheckpointError: ``run.json`` is broken.
             ConfigError: the profile is unknown.
             StoreError: the store cannot be read or written.
         """
@@ -135,6 +136,8 @@ def _key(settings: ComparisonSettings, grounds: Grounds, ref: CheckpointRef) -> 
         len(grounds.holdout.until(ref.step)),
         None if probe is None else probe.step,
     ]
+    changes = [step for step in grounds.run.data_changes if step < ref.step]
+    facts += [changes] if changes else []
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
 
 

@@ -10,29 +10,25 @@ Source: docs/detection.md, which says what the interval has to exceed.
 """
 
 import hashlib
-import json
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evalmon import metrics
+from evalmon import id_logs, metrics
 from evalmon.config import EvaluationSettings
 from evalmon.errors import DataError, EvaluationError
+from evalmon.id_logs import IdLog
 from evalmon.models import LanguageModel
 from evalmon.scoring import fingerprint, score_all
+from evalmon.token_folders import Instances
 from evalmon.types import (
-    ID_LOG_MAGIC,
-    ID_LOG_RECORD,
     CheckpointRef,
     Evaluation,
-    IntArray,
     MetricIdentity,
     ProbeResult,
     RunDescription,
@@ -58,72 +54,6 @@ class _Pair:
     seen: int
     fresh: int
     text_hash: int
-
-
-class _Instances:
-    """The instances of a token folder: consecutive ``length`` tokens of one file.
-
-    The global index runs over the files in the order of ``index.json``; the tail of each
-    file is dropped.
-
-    Raises:
-        DataError: no index, or a token file of another size than it names.
-    """
-
-    def __init__(self, folder: Path, length: int) -> None:
-        index = folder / "index.json"
-        try:
-            record = cast("dict[str, Any]", json.loads(index.read_text(encoding="utf-8")))
-            entries = [
-                (folder / item["path"], str(item["label"]), int(item["n_tokens"]))
-                for item in record["files"]
-            ]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{index}: cannot be read as the index of a token folder ({error}); the probe "
-                "needs the folders that run.json names"
-            ) from error
-        for path, _, tokens in entries:
-            if not path.is_file() or path.stat().st_size != 4 * tokens:
-                raise DataError(f"{path}: not the {tokens} uint32 tokens that {index} names")
-        self.folder = folder
-        self.fingerprint = str(record.get("fingerprint", ""))
-        self._length = length
-        self._labels = [label for _, label, _ in entries]
-        self._files: list[NDArray[np.uint32]] = [
-            np.memmap(path, dtype="<u4", mode="r") for path, _, _ in entries
-        ]
-        counts = [tokens // length for _, _, tokens in entries]
-        self._starts: IntArray = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def label(self, instance: int) -> str:
-        """Return the source an instance is of."""
-        return self._labels[self._file(instance)]
-
-    def by_label(self) -> dict[str, list[int]]:
-        """Return the instances of each source."""
-        found: defaultdict[str, list[int]] = defaultdict(list)
-        for file, label in enumerate(self._labels):
-            found[label] += range(int(self._starts[file]), int(self._starts[file + 1]))
-        return dict(found)
-
-    def tokens(self, instance: int) -> tuple[int, ...]:
-        """Return the token ids of an instance."""
-        file = self._file(instance)
-        start = (instance - int(self._starts[file])) * self._length
-        return tuple(self._files[file][start : start + self._length].tolist())
-
-    def _file(self, instance: int) -> int:
-        """Return the number of the file an instance is in."""
-        if not 0 <= instance < len(self):
-            raise EvaluationError(
-                f"instance {instance} is not among the {len(self)} of {self.folder}; the id log "
-                "belongs to other data"
-            )
-        return int(np.searchsorted(self._starts, instance, side="right")) - 1
 
 
 class MemorizationProbe:
@@ -153,10 +83,12 @@ class MemorizationProbe:
             return "probe_pairs is 0"
         if run.fresh_data is None:
             return "the run names no fresh data"
-        if not (run.path / "ids.bin").is_file():
-            return "the run has no id log (ids.bin)"
+        if not (run.path / id_logs.ID_LOG_NAME).is_file():
+            return f"the run has no id log ({id_logs.ID_LOG_NAME})"
         if checkpoint.step == 0:
             return "nothing has been read at step 0"
+        if checkpoint.step == _changed(run, checkpoint.step):
+            return f"nothing of the present data has been read at step {checkpoint.step}"
         return ""
 
     def evaluate(
@@ -170,8 +102,10 @@ class MemorizationProbe:
             DataError: the id log or a token folder cannot be read.
         """
         started = time.monotonic()
-        records = draws(run, checkpoint.step)
-        pairs = self._sample(records, checkpoint.step)
+        log = draws(run, checkpoint.step)
+        # What was read before other data came can no longer be looked up.
+        present = log.records["step"] > _changed(run, checkpoint.step)
+        pairs = self._sample(log.records[present], checkpoint.step)
         requests = [self._request(pair.seen, pair.text_hash) for pair in pairs]
         requests += [_request(self._fresh.tokens(pair.fresh)) for pair in pairs]
         answers = score_all(model, requests)
@@ -184,7 +118,7 @@ class MemorizationProbe:
             low_nats=interval.low,
             high_nats=interval.high,
             pairs=len(pairs),
-            ids_fingerprint=hashlib.blake2b(records.tobytes(), digest_size=16).hexdigest(),
+            ids_fingerprint=log.fingerprint,
         )
         score = Score(
             metric="probe/memorization/mean_nats",
@@ -206,14 +140,14 @@ class MemorizationProbe:
         )
 
     @cached_property
-    def _seen(self) -> _Instances:
+    def _seen(self) -> Instances:
         """The instances the run reads from."""
-        return _Instances(self._run.resolve(self._run.data), self._run.sequence_length)
+        return Instances(self._run.resolve(self._run.data), self._run.sequence_length)
 
     @cached_property
-    def _fresh(self) -> _Instances:
+    def _fresh(self) -> Instances:
         """The instances it never reads."""
-        return _Instances(self._run.resolve(self._run.fresh_data or ""), self._run.sequence_length)
+        return Instances(self._run.resolve(self._run.fresh_data or ""), self._run.sequence_length)
 
     def _sample(self, records: NDArray[np.void], step: int) -> list[_Pair]:
         """Draw the pairs: the same ones whenever this checkpoint is probed.
@@ -237,7 +171,7 @@ class MemorizationProbe:
                 record = found[places[number]]
                 places[number] += 1
                 seen = int(record["instance"])
-                label = self._seen.label(seen)
+                label = self._source_of(seen)
                 if unused.get(label):
                     pairs.append(_Pair(label, seen, unused[label].pop(), int(record["text_hash"])))
         if len(pairs) < _LEAST_PAIRS:
@@ -247,6 +181,16 @@ class MemorizationProbe:
                 "of the training data"
             )
         return pairs
+
+    def _source_of(self, instance: int) -> str:
+        """Return the source of a seen instance."""
+        try:
+            return self._seen.label(instance)
+        except IndexError:
+            raise EvaluationError(
+                f"instance {instance} is not among the {len(self._seen)} of {self._seen.folder}; "
+                "the id log belongs to other data"
+            ) from None
 
     def _request(self, instance: int, text_hash: int) -> ScoreRequest:
         """Ask for a seen instance, checked to be the text that was trained on."""
@@ -283,45 +227,31 @@ def build(settings: EvaluationSettings, run: RunDescription) -> list[Memorizatio
     return [MemorizationProbe(settings, run)]
 
 
-def draws(run: RunDescription, until_step: int) -> NDArray[np.void]:
+def draws(run: RunDescription, until_step: int) -> IdLog:
     """Read which instances the weights of a checkpoint were trained on.
 
-    Steps replayed after a restart count once, in their last copy.
+    Steps replayed after a restart count once, in their last copy. Of a long run a sample is
+    read (:mod:`evalmon.id_logs`).
 
     Args:
         run: the run.
         until_step: step of the checkpoint.
 
-    Returns:
-        [n] records of ID_LOG_RECORD, by step.
-
     Raises:
-        DataError: no id log, or not of this form.
-        EvaluationError: it ends before ``until_step``, or a step is incomplete.
+        DataError: no id log, not of this form, or a step is incomplete.
+        EvaluationError: it begins after step 1 or ends before ``until_step``.
     """
-    path = run.path / "ids.bin"
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    if not content.startswith(ID_LOG_MAGIC):
-        raise DataError(f"{path}: begins with {content[:16]!r}, not an id log of this version")
-    whole = (len(content) - len(ID_LOG_MAGIC)) // ID_LOG_RECORD.itemsize
-    records = np.frombuffer(content, ID_LOG_RECORD, whole, len(ID_LOG_MAGIC))
-    steps = records["step"].astype(np.int64)
-    # Later records of an earlier step mean that training went back: what lies between is void.
-    kept = records[steps <= np.minimum.accumulate(steps[::-1])[::-1]]
-    kept = kept[kept["step"] <= until_step]
-    _, start, count = np.unique(kept["step"], return_index=True, return_counts=True)
-    # Going back to the very last step leaves two copies of it side by side.
-    from_end = np.repeat(start + count, count) - np.arange(len(kept))
-    kept = kept[from_end <= run.batch_instances]
-    if len(kept) != until_step * run.batch_instances:
+    log = id_logs.read(run, until_step, rate=id_logs.sampling_rate(run))
+    path = run.path / id_logs.ID_LOG_NAME
+    if log is None:
+        raise DataError(f"{path}: no such file; restore what the trainer wrote")
+    if log.first_step > 1 or log.last_step < until_step:
+        held = max(run.draws_at(log.last_step) - run.draws_at(log.first_step - 1), 0)
         raise EvaluationError(
-            f"{path}: holds {len(kept)} draws up to step {until_step}, expected "
-            f"{until_step * run.batch_instances}; the id log is not whole"
+            f"{path}: holds {held} draws up to step {until_step}, expected "
+            f"{run.draws_at(until_step)}; the id log is not whole"
         )
-    return kept
+    return log
 
 
 def strata_of(records: NDArray[np.void], step: int) -> list[NDArray[np.void]]:
@@ -345,6 +275,11 @@ def strata_of(records: NDArray[np.void], step: int) -> list[NDArray[np.void]]:
 def _request(tokens: Sequence[int]) -> ScoreRequest:
     """Score an instance as it was trained on: all but its first token."""
     return ScoreRequest(tuple(tokens[:1]), tuple(tokens[1:]))
+
+
+def _changed(run: RunDescription, step: int) -> int:
+    """Return the last step up to ``step`` after which the run had other data, 0 without."""
+    return max((change for change in run.data_changes if change <= step), default=0)
 
 
 def _index_hash(run: RunDescription, folder: str | None) -> str:

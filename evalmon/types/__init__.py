@@ -21,7 +21,13 @@ byte), ``_acc`` (fraction), ``_tokens`` (trained on, padding excluded).
 """
 
 from evalmon.types.documents import Document
-from evalmon.types.repeats import RepeatSummary
+from evalmon.types.overlaps import (
+    DocumentOverlap,
+    LeakageReport,
+    OverlapMeasure,
+    TrainingDocument,
+)
+from evalmon.types.repeats import RepeatSummary, Seam
 from evalmon.types.rope import (
     FULL,
     SLIDING,
@@ -62,23 +68,28 @@ __all__ = [
     "AlertStatus",
     "CheckpointRef",
     "Document",
+    "DocumentOverlap",
     "Evaluation",
     "Failure",
     "Finding",
     "FloatArray",
     "IntArray",
     "Json",
+    "LeakageReport",
     "MetricIdentity",
     "ModelDescription",
+    "OverlapMeasure",
     "ProbeResult",
     "RepeatSummary",
     "RopeParameters",
     "RunDescription",
     "Score",
     "ScoreRequest",
+    "Seam",
     "Series",
     "TokenScores",
     "ToleranceBand",
+    "TrainingDocument",
     "Verdict",
     "VerdictName",
     "Yarn",

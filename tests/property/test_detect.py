@@ -1,20 +1,17 @@
 """Laws of the curve rule and of counting repeats, on arbitrary runs."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evalmon.audit import id_log
-from evalmon.audit.id_log import IdLog
 from evalmon.detectors.curve import Alarm, CurveInputs
 from evalmon.detectors.profiles import PROFILES
 from evalmon.detectors.unmatched_drop import detect
 from evalmon.logs import jsonl
-from evalmon.types import ID_LOG_RECORD, RunDescription, Series
+from evalmon.types import RunDescription, Series
 
 
 @st.composite
@@ -95,29 +92,6 @@ def test_at_equal_recipes_a_matched_move_changes_nothing(inputs: CurveInputs, by
     before, after = detect(inputs, PROFILES["short"]), detect(moved, PROFILES["short"])
     np.testing.assert_allclose(before.unmatched, after.unmatched, atol=1e-9)
     np.testing.assert_allclose(before.tolerance, after.tolerance, atol=1e-9)
-
-
-draws = st.lists(st.integers(0, 30), min_size=4, max_size=80).map(lambda x: x[: len(x) // 4 * 4])
-
-
-@given(draws, st.integers(1, 3))
-def test_repeats_are_counted_as_a_dictionary_would(instances: list[int], planned: int):
-    records = np.zeros(len(instances), ID_LOG_RECORD)
-    records["step"] = np.arange(len(instances)) // 4 + 1
-    records["instance"] = records["text_hash"] = instances
-    found = id_log.summarize(
-        IdLog(Path("ids.bin"), records, 0),
-        planned_passes=planned, tokens_per_step=10, source_instances=31,
-    )  # fmt: skip
-    counts: dict[int, int] = {}
-    repeated: list[int] = []
-    for position, instance in enumerate(instances):
-        counts[instance] = counts.get(instance, 0) + 1
-        if counts[instance] > planned:
-            repeated.append(position // 4 + 1)
-    assert found.repeated == len(repeated)
-    assert found.first_repeat_step == (repeated[0] if repeated else None)
-    assert found.unique == len(counts)
 
 
 @settings(deadline=None)

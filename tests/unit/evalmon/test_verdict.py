@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evalmon.audit.id_log import IdLog
 from evalmon.config import ComparisonSettings
 from evalmon.detectors.curve import Alarm, CurveResult, Points
 from evalmon.errors import ConfigError
 from evalmon.evidence import Case, RunEvidence, build_case
+from evalmon.id_logs import IdLog
 from evalmon.logs.jsonl import RunLog
 from evalmon.types import (
     ID_LOG_RECORD,

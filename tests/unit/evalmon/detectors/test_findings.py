@@ -7,7 +7,7 @@ import pytest
 
 from evalmon.detectors import nonfinite_loss, probe, repeated_instances
 from evalmon.detectors.profiles import profile_named
-from evalmon.types import CheckpointRef, ProbeResult, RepeatSummary
+from evalmon.types import CheckpointRef, ProbeResult, RepeatSummary, Seam
 
 CLEAN = RepeatSummary(
     first_repeat_step=None, first_repeat_tokens=None, draws=3200, unique=3200, repeated=0,
@@ -86,3 +86,40 @@ def test_a_non_finite_train_loss_is_a_divergence():
 
 def test_another_metric_that_is_not_finite_is_none():
     assert nonfinite_loss.finding("a", [(1, "optim/grad_norm")], tokens_per_step=8) is None
+
+
+K = replace(REPEATING, cross_host=2500, first_repeat_draws=400)
+
+
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        (replace(REPEATING, period_draws=50), "double_sharding"),
+        (K, "double_sharding"),
+        (replace(K, first_repeat_draws=420), "double_sharding"),
+        (replace(K, first_repeat_draws=60), "unsharded_per_host_seed"),
+        (replace(K, seams=(Seam(80, 16, 11),)), "double_sharding_with_resume_fault"),
+        (replace(K, seams=(Seam(80, 16, 60),)), "double_sharding"),
+        (
+            replace(REPEATING, period_draws=560, seams=(Seam(320, 16, 41),)),
+            "double_sharding_with_resume_fault",
+        ),
+        (replace(REPEATING, same_step_duplicates=2800, cross_host=2800), "unsharded_same_seed"),
+        (replace(REPEATING, period_draws=1), "sampler_sharded_loader_not"),
+        (replace(REPEATING, period_draws=400), "further_pass"),
+        (replace(K, hosts=1, cross_host=0), ""),
+        (replace(REPEATING, repeated=0), ""),
+    ],
+)
+def test_the_construction_is_named(found: RepeatSummary, name: str):
+    assert repeated_instances.construction(found) == name
+    assert name in {"", *repeated_instances.CONSTRUCTIONS}
+    assert bool(repeated_instances.suggestion(found)) is bool(name)
+
+
+def test_a_finding_from_a_sample_says_so():
+    found = repeated_instances.finding("a", replace(REPEATING, rate=1024, kept=7))
+    assert found is not None
+    assert "about 2,800 of 3,200 draws" in found.message
+    assert "a sample of one text in 1,024 shows (7 draws kept)" in found.message
+    assert (found.evidence["sampling_rate"], found.evidence["draws_kept"]) == (1024, 7)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from evalmon.audit import id_log
+from evalmon import id_logs
 from evalmon.config import EvaluationSettings
 from evalmon.errors import DataError, EvaluationError
 from evalmon.evaluators.memorization_probe import MemorizationProbe, build, draws, strata_of
+from evalmon.id_logs import IdLogReader
 from evalmon.types import ID_LOG_MAGIC, ID_LOG_RECORD, CheckpointRef, RunDescription
 
 LENGTH, BATCH = 16, 4
@@ -104,7 +106,7 @@ def test_the_score_carries_every_pair(run: RunDescription, model: Any):
 
 def test_pairs_are_of_one_source_and_seen_ones_were_read_before(run: RunDescription, model: Any):
     found = MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 20), run, "w")
-    read = set(draws(run, 20)["instance"].tolist())
+    read = set(draws(run, 20).records["instance"].tolist())
     assert len(read) == 80
     seen: list[int] = []
     fresh: list[int] = []
@@ -138,7 +140,7 @@ def test_strata_hold_each_instance_once_by_its_last_reading(run: RunDescription)
 def test_strata_share_the_pairs_evenly_while_they_last(run: RunDescription, model: Any):
     found = MemorizationProbe(EvaluationSettings(probe_pairs=16), run)
     names = found.evaluate(model, at(run, 50), run, "w").scores[0].item_ids
-    step_of = {int(record["instance"]): int(record["step"]) for record in draws(run, 50)}
+    step_of = {int(record["instance"]): int(record["step"]) for record in draws(run, 50).records}
     ages = [(50 - step_of[int(name.split("/")[1].split("-")[0])]) / 50 for name in names]
     counts = [
         sum(low <= age < high for age in ages)
@@ -148,7 +150,7 @@ def test_strata_share_the_pairs_evenly_while_they_last(run: RunDescription, mode
 
 
 @pytest.mark.parametrize("until", [1, 10, 12, 20])
-def test_draws_and_their_fingerprint_are_those_of_the_audit(
+def test_draws_and_their_fingerprint_are_those_that_the_judge_reads(
     run: RunDescription, model: Any, until: int
 ):
     data = np.arange(960, dtype="<u4").reshape(60, 16)
@@ -157,16 +159,16 @@ def test_draws_and_their_fingerprint_are_those_of_the_audit(
     write_log(run, first, again)
     whole = (run.path / "ids.bin").read_bytes()
     (run.path / "ids.bin").write_bytes(whole + b"torn")
-    theirs = id_log.read(run, until)
+    theirs = IdLogReader().read(run)
     assert theirs is not None
     ours = draws(run, until)
-    np.testing.assert_array_equal(ours, theirs.records)
-    assert hashlib.blake2b(ours.tobytes(), digest_size=16).hexdigest() == theirs.fingerprint
+    np.testing.assert_array_equal(ours.records, theirs.until(until).records)
+    assert ours.fingerprint == theirs.until(until).fingerprint
 
 
 def test_the_probe_names_the_log_it_rests_on(run: RunDescription, model: Any):
     found = MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
-    log = id_log.read(run, 50)
+    log = id_logs.read(run, 50)
     assert log is not None
     assert found.probe is not None
     assert found.probe.ids_fingerprint == log.fingerprint
@@ -209,7 +211,7 @@ def test_an_instance_beyond_the_data_is_refused(run: RunDescription, model: Any)
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("ids.bin", b"PK\x03\x04 something else", "not an id log"),
+        ("ids.bin", b"PK\x03\x04 something else", "is no id log"),
         ("data/index.json", b"{}", "cannot be read as the index"),
         ("data/index.json", b"{", "cannot be read as the index"),
         ("fresh/web-00000.npy", b"123", "not the 965 uint32 tokens"),
@@ -242,3 +244,44 @@ def test_other_pairs_or_data_are_another_version(run: RunDescription):
 
 def test_there_is_one_probe(run: RunDescription):
     assert [item.name for item in build(SETTINGS, run)] == ["memorization_probe"]
+
+
+def test_a_long_run_is_probed_from_a_sample_of_its_draws(
+    run: RunDescription, model: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(id_logs, "EXACT_DRAWS", 100)
+    monkeypatch.setattr(id_logs, "SAMPLED_RATE", 4)
+    found = MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
+    log = IdLogReader().read(run)
+    assert log is not None
+    assert (log.rate, log.last_step) == (4, 50)
+    assert found.probe is not None
+    assert found.probe.ids_fingerprint == log.fingerprint
+    kept = set(log.records["instance"].tolist())
+    seen = {int(name.split("/")[1].split("-")[0]) for name in found.scores[0].item_ids}
+    assert len(kept) < 100
+    assert seen <= kept
+
+
+def test_after_a_change_of_data_only_the_present_data_is_probed(run: RunDescription, model: Any):
+    """What was read before step 30 is of files that are no longer there."""
+    for name in ("books", "web"):
+        path = run.path / f"data/{name}-00000.npy"
+        (np.fromfile(path, "<u4") % 319 + 1).astype("<u4").tofile(path)
+    rows = np.concatenate(
+        [
+            np.fromfile(run.path / f"data/{name}-00000.npy", "<u4")[: 120 * LENGTH].reshape(-1, 16)
+            for name in ("books", "web")
+        ]
+    )
+    order = draws(run, 50).records["instance"].tolist()
+    new = records(rows, [(1 + n // BATCH, i) for n, i in enumerate(order)])
+    write_log(run, draws(run, 30).records, new[new["step"] > 30])
+    changed = replace(run, data_changes=[30])
+    probe = MemorizationProbe(SETTINGS, changed)
+    found = probe.evaluate(model, at(run, 50), changed, "w")
+    seen = {int(name.split("/")[1].split("-")[0]) for name in found.scores[0].item_ids}
+    assert seen <= set(order[30 * BATCH :])
+    assert "present data" in probe.not_applicable(at(run, 30), changed)
+    with pytest.raises(EvaluationError, match="not the text that the id log recorded"):
+        MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
