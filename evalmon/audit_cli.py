@@ -54,10 +54,58 @@ def config_command(target: str, hosts: int | None, args: tuple[str, ...], *, as_
 @audit.command("replay")
 @click.argument("target", metavar="MODULE:CALLABLE")
 @click.option("--hosts", type=int, required=True, help="S: loaders driven side by side.")
+@click.option("--workers", type=int, help="Given to the callable as workers; compared with 0.")
+@click.option("--arg", "args", multiple=True, metavar="K=V", help="Keyword argument; V is JSON.")
+@click.option("--instances", type=int, help="N: size of the source; coverage needs it.")
+@click.option("--epochs", type=int, default=1, show_default=True, help="E: planned passes.")
+@click.option("--steps", type=int, help="Window in steps (2 N draws, else 4,096 batches a host).")
+@click.option("--stop-at", metavar="N[,N]", help="Steps after which all hosts stop and go on.")
+@click.option(
+    "--resume",
+    metavar="[HOSTS,]MODE",
+    help="Hosts to go on with, and how: argument (the callable gets step and consumed), state "
+    "(of the iterators), skip (read and thrown away) or fresh.",
+)
+@click.option("--token-field", help="Field of token ids (tokens, inputs or input_ids).")
+@click.option("--id-field", help="Field of instance ids (instance); none to go by text.")
+@click.option("--holdout", metavar="MODULE:CALLABLE", help="Loader of texts never to be drawn.")
+@click.option("--time-limit", type=float, default=120, show_default=True, help="Seconds a batch.")
 @_JSON
-def replay_command(target: str, hosts: int, *, as_json: bool, **options: Any) -> None:
-    """Drive S real loaders and count what they draw."""
-    raise NotImplementedError
+def replay_command(
+    target: str, hosts: int, args: tuple[str, ...], epochs: int, *, as_json: bool, **options: Any
+) -> None:
+    """Drive S real loaders and count what they draw.
+
+    MODULE:CALLABLE (or PATH/FILE.py:CALLABLE) is called as callable(host, hosts) and returns
+    batches: a Grain loader or dataset, or any iterable. A finding is an instance drawn more
+    than E times, again before the pass is complete, or by two hosts in one step. What follows
+    E complete passes is outside the plan.
+    """
+    from tqdm import tqdm
+
+    from evalmon.audit.batches import BatchReader
+    from evalmon.audit.drive import DrivePlan
+    from evalmon.audit.replay import replay
+    from evalmon.audit.replay_report import lines, record
+    from evalmon.audit.resume import parse_resume
+    from evalmon.audit.targets import load_target, parse_arguments
+
+    plan = DrivePlan(
+        target=load_target(target),
+        hosts=hosts,
+        arguments=parse_arguments(args),
+        workers=options["workers"],
+        instances=options["instances"],
+        steps=options["steps"],
+        resume=parse_resume(options["stop_at"], options["resume"]),
+        reader=BatchReader(options["token_field"], options["id_field"]),
+        seconds=options["time_limit"],
+    )
+    holdout = load_target(options["holdout"]) if options["holdout"] else None
+    with tqdm(desc="draws", unit=" draws", disable=None) as bar:
+        result = replay(plan, epochs=epochs, holdout=holdout, progress=bar.update)
+    _print(lines(result), record(result), as_json=as_json)
+    raise SystemExit(result.exit_code)
 
 
 @audit.command("run")
