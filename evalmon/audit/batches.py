@@ -114,7 +114,7 @@ def _array(value: Any) -> NDArray[Any] | None:
     """Return a value as an array, None where it is none or ragged."""
     if type(value) is np.ndarray and value.ndim and value.dtype != object:
         return value
-    if isinstance(value, (str, bytes, Mapping)) or value is None:
+    if isinstance(value, (str, bytes, tuple, Mapping)) or value is None:
         return None
     try:
         array = np.asarray(value)

@@ -19,6 +19,9 @@ _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
+_OWN_FOLDER = str(Path(__file__).parent)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """A callable named on the command line.
@@ -125,9 +128,8 @@ def user_frame(error: BaseException) -> str:
     trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not ({"site-packages", "<frozen"} & {*Path(file).parts, file[:7]}) and (
-            "evalmon/audit/" not in file
-        ):
+        own = file.startswith(_OWN_FOLDER)
+        if not own and "site-packages" not in Path(file).parts and not file.startswith("<frozen"):
             place = f"{file}:{trace.tb_lineno}"
         trace = trace.tb_next
     return place

@@ -255,7 +255,6 @@ def test_an_offset_of_one_step_too_few_rereads_one_batch(hosts: int) -> None:  #
 
 
 def test_what_does_not_divide_is_dropped_and_said() -> None:  # P
-    result = audit(catalogue.loader_sharded, 8, 4100, epochs=1, stop=None)
     finite = partial(catalogue.loader_sharded, epochs=1)
     finite.__name__ = "finite"  # pyright: ignore[reportAttributeAccessIssue]
     result = audit(finite, 8, 4100)

@@ -69,7 +69,7 @@ def test_named_fields_win():
         ({"tokens": TOKENS[None]}, r"shape \[1, 2, 4\], expected \[batch, length\]"),
         (7, "the batch is int"),
         (None, "the batch is NoneType"),
-        ((TOKENS, TOKENS), "the batch is"),
+        ((TOKENS, TOKENS), "the batch is tuple"),
         ({"tokens": TOKENS, "instance": np.array(["a", "b"])}, "ids of <U1, such as .*'a'"),
         ({"tokens": TOKENS, "instance": np.array([0.5, 1])}, "ids of float64, such as .*0.5"),
         ({"tokens": TOKENS, "instance": [True, False]}, "ids of bool"),

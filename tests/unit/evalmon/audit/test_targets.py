@@ -108,8 +108,6 @@ def test_a_target_knows_its_parameters():
 
 
 def test_the_frame_of_an_error_is_the_users_own():
-    try:
+    with pytest.raises(ConfigError) as caught:
         load_target("no colon")
-    except ConfigError as error:
-        place = user_frame(error)
-    assert place.startswith(__file__)
+    assert user_frame(caught.value).startswith(__file__)
