@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evalmon.audit.text_hash import text_hashes
-from evalmon.types import IntArray
+from evalmon.types import IntArray, text_hashes
 
 __all__ = ["DrawLog", "Draws", "single_token"]
 

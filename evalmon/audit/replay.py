@@ -25,11 +25,10 @@ from evalmon.audit.replay_finding import (
 from evalmon.audit.seams import Seam, positions, seams
 from evalmon.audit.signatures import construction
 from evalmon.audit.targets import Target
-from evalmon.audit.text_hash import text_hashes
 from evalmon.audit.time_limit import TimeLimit
 from evalmon.audit.worker_effects import WorkerEffects, worker_effects
 from evalmon.errors import ConfigError
-from evalmon.types import IntArray
+from evalmon.types import IntArray, text_hashes
 
 __all__ = ["ReplayResult", "replay"]
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalmon.audit.batches import BatchReader
-from evalmon.audit.text_hash import text_hashes
 from evalmon.errors import DataError
+from evalmon.types import text_hashes
 
 __all__ = ["loader_workers", "source_copies"]
 

@@ -55,6 +55,7 @@ from evalmon.types.scores import (
     TokenScores,
 )
 from evalmon.types.series import FloatArray, IntArray, Series, ToleranceBand
+from evalmon.types.text_hash import text_hashes
 from evalmon.types.verdicts import Alert, AlertStatus, Finding, Json, Verdict, VerdictName
 from evalmon.types.weights import weights_fingerprint
 
@@ -96,5 +97,6 @@ __all__ = [
     "inverse_frequencies",
     "layer_types",
     "rope_parameters",
+    "text_hashes",
     "weights_fingerprint",
 ]

@@ -3,7 +3,6 @@
 Source: ``evalmon.types`` fixes the form (16 bytes of magic, then 24-byte records).
 """
 
-import hashlib
 import os
 from pathlib import Path
 from types import TracebackType
@@ -13,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalmon.errors import DataError
-from evalmon.types import ID_LOG_MAGIC, ID_LOG_RECORD
+from evalmon.types import ID_LOG_MAGIC, ID_LOG_RECORD, text_hashes
 from trainer.data.pipeline import GlobalBatch
 
-__all__ = ["IdLogWriter", "id_records", "text_hash"]
+__all__ = ["IdLogWriter", "id_records"]
 
 
 class IdLogWriter:
@@ -78,16 +77,5 @@ def id_records(step: int, batch: GlobalBatch) -> NDArray[np.void]:
     records["step"] = step
     records["host"] = batch.hosts
     records["instance"] = batch.instances
-    records["text_hash"] = [text_hash(tokens) for tokens in batch.tokens]
+    records["text_hash"] = text_hashes(batch.tokens)
     return records
-
-
-def text_hash(tokens: NDArray[np.uint32]) -> int:
-    """Return 64 bits of BLAKE2b over the little-endian uint32 ids, read little-endian.
-
-    Example:
-        >>> hex(text_hash(np.array([1, 70000, 5], np.uint32)))
-        '0x8b6d5525f5e20427'
-    """
-    digest = hashlib.blake2b(tokens.astype("<u4").tobytes(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")

@@ -6,30 +6,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["text_hash", "text_hashes"]
-
-
-def text_hash(tokens: NDArray[Any]) -> int:
-    """Return 64 bits of BLAKE2b over the little-endian uint32 ids, read little-endian.
-
-    Args:
-        tokens: [L] ids of an instance, integers.
-
-    Example:
-        >>> hex(text_hash(np.array([1, 70000, 5])))
-        '0x8b6d5525f5e20427'
-    """
-    return int(text_hashes(tokens.reshape(1, -1))[0])
+__all__ = ["text_hashes"]
 
 
 def text_hashes(tokens: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return the hash of each row.
+    """Return 64 bits of BLAKE2b over each row's little-endian uint32 ids, read little-endian.
 
     Args:
         tokens: [b, L] ids, integers.
 
     Returns:
-        [b] hashes, as ``text_hash`` has them.
+        [b] hashes.
+
+    Example:
+        >>> hex(text_hashes(np.array([[1, 70000, 5]]))[0])
+        '0x8b6d5525f5e20427'
     """
     content = tokens.astype("<u4").tobytes()
     width = 4 * tokens.shape[1]
