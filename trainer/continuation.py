@@ -46,13 +46,14 @@ def with_batch(
     if done["step"] and before != new:
         batches.append([done["step"], before])
     order = GlobalOrder(settings.seed, instances)
-    end = order.after(done["position"], settings.steps - done["step"], new)
-    return replace(
-        description,
-        batch_instances=new,
-        earlier_batches=batches,
-        planned_passes=max(1, -(-end // instances)),
-    )
+    # Other data is read from its beginning.
+    position = 0 if done["step"] in description.data_changes else done["position"]
+    end = order.after(position, settings.steps - done["step"], new)
+    passes = max(1, -(-end // instances))
+    if description.data_changes:
+        # The data before the change was perhaps smaller, and its passes were planned as well.
+        passes = max(passes, description.planned_passes)
+    return replace(description, batch_instances=new, earlier_batches=batches, planned_passes=passes)
 
 
 def with_data(
@@ -71,9 +72,9 @@ def with_data(
     """
     identity = source.index.identity()
     differing = differences(description.extra["data"], identity)
-    if not differing:
+    if not differing and all(step <= done["step"] for step in description.data_changes):
         return description
-    if not accepted:
+    if differing and not accepted:
         raise DataError(
             f"{source.index.folder.path}: not the data the run was started on: "
             f"{'; '.join(differing)}. Give it its own data back, or go on with "

@@ -10,9 +10,11 @@ What is repeated is judged by index and text together, so that a source that hol
 twice is not blamed on the loader. Where more than 1 % of the draws bring a known text under
 a new index the index cannot be trusted, and the text alone counts.
 
-After a change of data on request the same index means another text: each stretch between
-changes is counted by itself. Of a stretch that is over the run does not say how many
-instances there were, so only repeats in all and within a step are counted in it.
+After a change of data on request the same index means another text, and the new data is read
+from its beginning: each stretch between changes is counted by itself. Of a stretch that is
+over the run says neither how many instances there were nor which of them a pass read several
+times, so only repeats in all and within a step are counted in it, every instance being taken
+for the most read one.
 
 Memory beside the log's: about 12 bytes a draw.
 """
@@ -80,7 +82,7 @@ def summarize(log: IdLog, run: RunDescription, resumes: Sequence[int] = ()) -> R
     records, rate = log.records, log.rate
     counts = _Counts(np.zeros(len(records), np.bool_), np.zeros(len(records), np.uint32))
     passes = passes_of_steps(run, log.last_step)
-    for part, known in _stretches(log, run, counts):
+    for part, known in _stretches(log, run):
         _count(records, part, run, passes if known else None, counts)
     repeated = int(np.count_nonzero(counts.beyond))
     first = _first(log, counts.beyond)
@@ -132,18 +134,21 @@ def passes_of_steps(run: RunDescription, last: int) -> IntArray:
         last: last step.
 
     Returns:
-        [last + 1] pass of step s at index s, from 0; index 0 means nothing.
+        [last + 1] pass of step s at index s, from 0; what stands at index 0 and at steps up
+        to the last change of data means nothing.
 
     Example:
         >>> from evalmon.audit.repeats import passes_of_steps  # N = 10, B = 4
         >>> from types import SimpleNamespace
-        >>> run = SimpleNamespace(source_instances=10, batch_instances=4, earlier_batches=[])
+        >>> run = SimpleNamespace(
+        ...     source_instances=10, batch_instances=4, earlier_batches=[], data_changes=[]
+        ... )
         >>> passes_of_steps(run, 5).tolist()
         [0, 0, 0, 1, 1, 2]
     """
     total = run.source_instances
     passes = np.zeros(last + 1, np.int64)
-    begin = position = 0
+    position, begin = 0, max(run.data_changes, default=0)
     for until, size in [*run.earlier_batches, [last, run.batch_instances]]:
         count = min(until, last) - begin
         if count <= 0:
@@ -161,14 +166,13 @@ def passes_of_steps(run: RunDescription, last: int) -> IntArray:
     return passes
 
 
-def _stretches(log: IdLog, run: RunDescription, counts: _Counts) -> Iterator[tuple[slice, bool]]:
+def _stretches(log: IdLog, run: RunDescription) -> Iterator[tuple[slice, bool]]:
     """Yield the draws between changes of data, and whether their passes are known."""
     steps, changes = log.records["step"], sorted(run.data_changes)
     edges = [0, *np.searchsorted(steps, changes, side="right").tolist(), len(steps)]
     for number, (begin, end) in enumerate(pairwise(edges)):
         if begin < end:
-            # The place in the present data is known while no pass over other data was complete.
-            yield slice(begin, end), number == len(changes) and counts.unique == begin
+            yield slice(begin, end), number == len(changes)
 
 
 def _count(
@@ -211,6 +215,8 @@ class _Plan:
         times = np.ones(len(instances), np.int64)
         if self.upsampled and self.run.upsampled:
             ranges = np.array(sorted(self.run.upsampled), np.int64)
+            if self.passes is None:
+                return np.full(len(instances), ranges[:, 2].max())
             values = instances.astype(np.int64)
             place = np.searchsorted(ranges[:, 0], values, side="right") - 1
             inside = (place >= 0) & (values < ranges[place, 1])

@@ -106,6 +106,25 @@ def test_data_that_was_changed_on_request_marks_the_run(run: Run, make_folder: M
     assert opened.description.resolve(opened.description.data).resolve() == more.resolve()
     again = open_run(run.description.path)
     assert again.description.data_changes == [3]
+    # Without the checkpoint of the change it is made at the one before.
+    committed(run, 5, 20)
+    replace(again.description, data_changes=[5]).save()
+    (run.description.path / "checkpoints" / "5" / "progress" / "metadata").unlink()
+    fallen = open_run(run.description.path)
+    assert fallen.description.data_changes == [3]
+
+
+def test_other_data_is_planned_from_its_beginning(run: Run, make_folder: MakeFolder) -> None:
+    """And the passes over what came before it stay planned."""
+    committed(run, 3, 12)
+    replace(run.description, planned_passes=3).save()
+    path = run.description.path
+    more = make_folder(8 * 40, name="more").path
+    opened = open_run(path, data=more, accept_changed_data=True)
+    assert opened.description.planned_passes == 3
+    replace(opened.description, planned_passes=1).save()
+    # 9 batches of 8 from position 0; from 12 on they would take 3 passes of 40.
+    assert open_run(path, batch_instances=8).description.planned_passes == 2
 
 
 def test_nothing_changes_where_nothing_is_changed(run: Run) -> None:

@@ -227,12 +227,21 @@ def test_of_a_stretch_that_is_over_no_pass_is_known(tmp_path: Path):
     assert summary(run).first_repeat_step == 6
 
 
-def test_after_a_complete_pass_over_other_data_the_place_in_the_new_is_not_guessed(tmp_path: Path):
-    """The place at the change hangs on the other data's N, which nothing says."""
-    parts = [records(n, sound((n - 1) % 10 + 1)) for n in range(1, 21)]
-    parts += [records(n, sound((n - 21) % 5 + 1)) for n in range(21, 31)]
-    run = replace(write(tmp_path, *parts), data_changes=[20], planned_passes=2)
-    assert summary(run).repeated == 0
+def test_new_data_is_counted_in_passes_from_its_beginning(tmp_path: Path):
+    """Whatever was read before: two passes of 5 steps are planned, none within one pass."""
+    parts = [records(n, sound((n - 1) % 10 + 1)) for n in range(1, 19)]
+    parts += [records(n, sound((n - 19) % 5 + 1)) for n in range(19, 29)]
+    run = replace(write(tmp_path, *parts), data_changes=[18], planned_passes=2)
+    assert summary(run, source_instances=5 * BATCH).repeated == 0
+    found = summary(run, source_instances=10 * BATCH)
+    assert (found.first_repeat_step, found.repeated) == (24, 5 * BATCH)
+
+
+def test_of_a_stretch_that_is_over_what_a_pass_read_several_times_is_not_guessed(tmp_path: Path):
+    parts = [records(n, [40] * 2 + sound(n)[2:]) for n in (1, 2)] + [records(3, sound(3))]
+    run = replace(write(tmp_path, *parts), data_changes=[2])
+    assert summary(run, upsampled=[[0, 8, 4]]).repeated == 0
+    assert summary(run, upsampled=[[0, 8, 3]]).repeated == 1
 
 
 # The construction's marks.
