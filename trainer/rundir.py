@@ -323,6 +323,11 @@ def _source(folder: TokenFolder, settings: TrainSettings) -> InstanceSource:
 def _selection(index: InstanceIndex, settings: TrainSettings) -> Selection:
     """Return which instances of a folder a run reads."""
     if settings.ratios is None:
+        if settings.max_repeats > 1:
+            raise ConfigError(
+                f"--max-repeats {settings.max_repeats}: without --ratios every instance is read "
+                "once a pass; give --ratios, or leave it out"
+            )
         return Selection.evenly(len(index), settings.instances)
     ratios = parse_ratios(settings.ratios)
     return Selection.mixture(index, ratios, settings.instances, settings.max_repeats)

@@ -56,8 +56,8 @@ def record(
         ``previous_step``, or null), ``replayed_draws``, ``planned_repeats``,
         ``same_step_duplicates``, ``duplicate_texts``, ``changed_texts``, ``multiplicity``
         (instances by times drawn), ``period_draws``, ``cross_host``, ``hosts``,
-        ``construction`` (or null), ``sampling_rate``, ``draws_kept``, ``findings``, ``sound``,
-        ``log``, ``log_bytes``, ``bytes_per_instance``.
+        ``construction`` (or null), ``sampling_rate``, ``draws_kept``, ``findings``, ``sound``
+        (null before the first draw), ``log``, ``log_bytes``, ``bytes_per_instance``.
     """
     first = None
     if summary.first_repeat_step is not None:
@@ -95,7 +95,7 @@ def record(
             {"detector": item.detector, "kind": item.kind, "message": item.message}
             for item in findings
         ],
-        "sound": not findings,
+        "sound": not findings if summary.draws else None,
         "log": str(path),
         "log_bytes": size,
         "bytes_per_instance": ID_LOG_RECORD.itemsize,
@@ -150,5 +150,7 @@ def lines(
             f"sound as far as the sample tells: fewer than {SPOKEN_REPEATS} repeats of it in any "
             f"{WINDOW_STEPS:,} steps"
         )
+    if not summary.draws:
+        quiet = "nothing to tell: no whole step was drawn yet"
     shown += [f"FINDING: {item.message}" for item in findings] or [quiet]
     return shown

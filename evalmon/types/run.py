@@ -47,6 +47,9 @@ _LEAST: Final = {
 }
 """Smallest value of a whole number where that is not 0, in ``run.json`` and ``model.json``."""
 
+_WIDTHS: Final = {"upsampled": 3, "earlier_batches": 2}
+"""Numbers of each entry of a list of lists in ``run.json``."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunDescription:
@@ -256,8 +259,27 @@ def _check_values(kind: type[Any], record: dict[str, Any], file: Path) -> None:
                 f"{file}: {name!r} must be {wanted}{bound}, got {str(value)[:60]!r}; "
                 "restore the file its trainer wrote"
             )
+        if get_origin(hints[name]) is list:
+            width = 0 if hints[name] == list[int] else _WIDTHS[name]
+            _check_list(name, cast("list[Any]", value), width, file)
     if kind is RunDescription and not record["name"]:
         raise CheckpointError(f"{file}: 'name' is empty; a run needs one, unique in its store")
+
+
+def _check_list(name: str, values: list[Any], width: int, file: Path) -> None:
+    """Refuse what are no whole numbers, or no lists of ``width`` of them where that is not 0."""
+    for value in values:
+        numbers = cast("list[Any]", value if isinstance(value, list) else [value])
+        if isinstance(value, list) != bool(width) or (width and len(numbers) != width):
+            wanted = f"lists of {width} whole numbers" if width else "whole numbers"
+        elif any(type(number) is not int or number < 0 for number in numbers):
+            wanted = "whole numbers >= 0"
+        else:
+            continue
+        raise CheckpointError(
+            f"{file}: {name!r} must hold {wanted}, got {str(value)[:60]!r}; "
+            "restore the file its trainer wrote"
+        )
 
 
 @dataclass(frozen=True, slots=True)

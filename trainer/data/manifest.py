@@ -22,6 +22,7 @@ from trainer.data.tokenize import EOS, load_tokenizer
 __all__ = ["IndexRequest", "ManifestEntry", "index_manifest", "read_manifest", "repeated"]
 
 _PLACEHOLDER: Final = "{TOKENIZER}"
+_MOST: Final = 2**31 - 1
 _KNOWN: Final = MappingProxyType({"allenai/dolma2-tokenizer": (100278, 100257)})
 """Ids and end-of-text id of tokenizers that published mixes are made with."""
 
@@ -80,7 +81,7 @@ def read_manifest(path: Path, tokenizer_name: str) -> tuple[ManifestEntry, ...]:
             relative path.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as a manifest ({error})") from error
     entries = tuple(
@@ -153,13 +154,14 @@ def _entry(line: str, place: str, number: int, tokenizer_name: str) -> ManifestE
     label, comma, path = (piece.strip() for piece in line.partition(","))
     if not (label and comma and path):
         raise DataError(f"{place}: {line.strip()!r} is no label,relative/path.npy; mend the line")
+    path = path.replace(_PLACEHOLDER, tokenizer_name)
     parts = PurePosixPath(path)
     if is_url(path) or parts.is_absolute() or ".." in parts.parts:
         raise DataError(
             f"{place}: path {path!r} does not lie below the root of the mix; make it relative, "
-            "and name what it starts from by --root"
+            "and name what it starts from by --root; nor may --tokenizer leave it"
         )
-    return ManifestEntry(label, path.replace(_PLACEHOLDER, tokenizer_name), number)
+    return ManifestEntry(label, path, number)
 
 
 def _place(root: str, path: str) -> Place:
@@ -182,6 +184,8 @@ def _vocabulary(request: IndexRequest) -> tuple[int, int]:
         raise ConfigError(
             f"{flag}: not known of tokenizer {request.tokenizer!r}; give it, or --tokenizer-file"
         )
+    if not 1 <= size <= _MOST:
+        raise ConfigError(f"--vocab-size {size}: at least 1, at most {_MOST}")
     if not 0 <= eos < size:
         raise ConfigError(f"--eos-id {eos}: not within the {size} ids of --vocab-size")
     return size, eos

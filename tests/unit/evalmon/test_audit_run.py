@@ -102,6 +102,7 @@ def test_before_the_first_whole_step_there_is_nothing_to_tell(run: Path):
         done = audit(run, "--json")
         assert (done.exit_code, parsed(done)["draws"]) == (3, 0)
         assert "holds no whole step yet" in done.stderr
+        assert (parsed(done)["sound"], "sound" in done.stderr) == (None, False)
 
 
 @pytest.mark.parametrize(

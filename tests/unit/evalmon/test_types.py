@@ -87,6 +87,10 @@ def test_unknown_and_missing_fields_are_named(run: RunDescription) -> None:
         ({"seed": True}, "'seed' must be int >= 0, got 'True'"),
         ({"fresh_data": 7}, "'fresh_data' must be str or null, got '7'"),
         ({"model": [1]}, "'model' must be dict"),
+        ({"earlier_batches": [[3]]}, "'earlier_batches' must hold lists of 2 whole numbers"),
+        ({"upsampled": [["a", 1, 2]]}, "'upsampled' must hold whole numbers >= 0"),
+        ({"data_changes": ["x"]}, "'data_changes' must hold whole numbers >= 0, got 'x'"),
+        ({"data_changes": [[1]]}, "'data_changes' must hold whole numbers, got"),
         ({"name": ""}, "'name' is empty"),
     ],
 )

@@ -235,3 +235,9 @@ def test_a_directory_that_cannot_be_made_is_named(make_folder: MakeFolder, tmp_p
     (tmp_path / "file").write_text("")
     with pytest.raises(WriteError, match="cannot be written"):
         create_run(tmp_path / "file/run", "mine", SETTINGS, make_folder(160).path)
+
+
+def test_repeats_are_asked_for_with_ratios_alone(make_folder: MakeFolder, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, max_repeats=3)
+    with pytest.raises(ConfigError, match=r"--max-repeats 3: without --ratios"):
+        create_run(tmp_path / "run", "mine", settings, make_folder(120, 43).path)

@@ -75,13 +75,19 @@ def test_lines_keep_their_order_and_comments_say_nothing(tmp_path: Path) -> None
         ("web,/a.npy", "does not lie below the root"),
         ("web,../a.npy", "does not lie below the root"),
         ("web,s3://a.npy", "does not lie below the root"),
+        ("web,{TOKENIZER}/a.npy", "nor may --tokenizer leave it"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: str, says: str) -> None:
     (tmp_path / "mix.txt").write_text(f"web,good.npy\n{line}\n")
     with pytest.raises(DataError, match=says) as error:
-        read_manifest(tmp_path / "mix.txt", "t")
+        read_manifest(tmp_path / "mix.txt", "../t")
     assert str(error.value).startswith(f"{tmp_path / 'mix.txt'}:2: ")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_label(tmp_path: Path) -> None:
+    (tmp_path / "mix.txt").write_bytes(b"\xef\xbb\xbfweb,a.npy\r\n")
+    assert read_manifest(tmp_path / "mix.txt", "t") == (ManifestEntry("web", "a.npy", 1),)
 
 
 def test_a_manifest_that_says_nothing_is_refused(tmp_path: Path) -> None:
@@ -195,6 +201,8 @@ def test_those_of_published_mixes_are_known(make: Make, tmp_path: Path) -> None:
         ({"eos_id": None}, "--eos-id: not known of tokenizer 'our/tok'"),
         ({"eos_id": 64}, "--eos-id 64: not within the 64 ids"),
         ({"eos_id": -1}, "--eos-id -1: not within"),
+        ({"vocab_size": 0}, "--vocab-size 0: at least 1"),
+        ({"vocab_size": 1 << 31}, "--vocab-size 2147483648: at least 1, at most 2147483647"),
     ],
 )
 def test_a_vocabulary_that_is_none_is_refused(
