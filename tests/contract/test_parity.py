@@ -138,9 +138,9 @@ def per_head_norm(self: Any, x: Any) -> Any:
     return (parts * inverse).reshape(x.shape) * self.scale[...]
 
 
-def pre_norm(self: Any, x: Any) -> Any:
+def pre_norm(self: Any, x: Any, segments: Any = None) -> Any:
     """Norms on what the sublayers read, as most models have them."""
-    h = x + self.self_attn(self.post_attention_layernorm(x))
+    h = x + self.self_attn(self.post_attention_layernorm(x), segments)
     return h + self.mlp(self.post_feedforward_layernorm(h))
 
 
