@@ -26,6 +26,12 @@ _WHAT = {
     "memorization": "train loss falls and holdout loss does not follow",
     "leakage": "holdout loss falls and train loss does not follow",
     "evaluator": "the evaluation itself changed",
+    "evaluator_suspect": "the evaluator is suspect",
+    "same_scores": "different weights got the same scores to the last bit",
+    "zero_stderr": "a score is stored with a standard error of 0",
+    "untrained_model": "the model looks untrained",
+    "same_weights": "two checkpoints hold the same weights",
+    "checkpoint": "a checkpoint is not what it should be",
     "divergence": "training diverged",
     "data": "the data stream is not as planned",
 }
@@ -34,6 +40,7 @@ _NEXT = {
     " and resume position",
     "leakage": "search the training data for the holdout's documents, score a second holdout",
     "evaluator": "score the same checkpoint again, compare evaluator versions and settings",
+    "checkpoint": "compare the checkpoint's weights with its trainer's, save or copy it again",
     "divergence": "go back to the last checkpoint with a finite loss, look at learning rate"
     " and gradient norms",
     "data": "look at the data loader's sharding and resume position",

@@ -106,19 +106,42 @@ def watch(
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @_CONFIG
 @_STORE
+@click.option("--tasks", help="Suites and tasks, by comma: olmo-core8-0shot, olmes-core8-5shot, …")
+@click.option("--limit", type=click.IntRange(min=0), help="Items a task at most, 0 for all.")
+@click.option("--batch-size", type=click.IntRange(min=0), help="Rows computed at a time, 0: many.")
 @_JSON
-def evaluate(checkpoint: Path, config: Path | None, store: str, as_json: bool) -> None:
+def evaluate(
+    checkpoint: Path,
+    config: Path | None,
+    store: str,
+    tasks: str | None,
+    limit: int | None,
+    batch_size: int | None,
+    as_json: bool,
+) -> None:
     """Score one CHECKPOINT (RUN/checkpoints/STEP) and store the scores."""
+    from dataclasses import replace
+
     from evalmon.monitor import Monitor
 
     if checkpoint.parent.name != "checkpoints" or not checkpoint.name.isdecimal():
         raise ConfigError(f"{checkpoint}: not a checkpoint; give RUN/checkpoints/STEP")
     description = _run(checkpoint.parent.parent)
     settings = _settings(config, store, None, None)
+    evaluation = settings.evaluation
+    if tasks is not None:
+        names = tuple(name.strip() for name in tasks.split(",") if name.strip())
+        evaluation = replace(evaluation, tasks=names)
+    if limit is not None:
+        evaluation = replace(evaluation, item_limit=limit)
+    if batch_size is not None:
+        evaluation = replace(evaluation, batch_size=batch_size)
+    settings = replace(settings, evaluation=evaluation)
     opened = _open(description, settings)
     try:
         Monitor(description, opened, settings).evaluate_step(int(checkpoint.name))
         scores = opened.scores(description.name, int(checkpoint.name))
+        stored = opened.evaluations(description.name, int(checkpoint.name))
     finally:
         opened.close()
     for score in scores:
@@ -136,7 +159,12 @@ def evaluate(checkpoint: Path, config: Path | None, store: str, as_json: bool) -
             }
             for score in scores
         }
-        record = {"run": description.name, "step": int(checkpoint.name), "scores": values}
+        record = {
+            "run": description.name,
+            "step": int(checkpoint.name),
+            "scores": values,
+            "headers": {item.evaluator: dict(item.header) for item in stored},
+        }
         click.echo(json.dumps(record, allow_nan=False))
 
 

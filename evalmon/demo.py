@@ -179,6 +179,7 @@ def _write_settings(out: Path, name: str, plan: DemoPlan, task_data: Path) -> No
 poll_seconds = 0.5
 
 [evaluation]
+tasks = ["olmo-core8-0shot"]
 item_limit = {plan.item_limit}
 task_data = {quoted["tasks"]}
 artifacts = {quoted["artifacts"]}

@@ -4,21 +4,28 @@ Everything at hand is gathered at once; :class:`Grounds` then tells what of it c
 a checkpoint.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from evalmon.config import ComparisonSettings
+from evalmon.detectors.trust_evidence import EqualScores, MetricHistory, TrustEvidence
 from evalmon.errors import DataError
 from evalmon.evidence import TRAIN_METRIC, RunEvidence
 from evalmon.id_logs import IdLog, IdLogReader
 from evalmon.logs import jsonl
 from evalmon.logs.jsonl import RunLog
 from evalmon.store import ProbePoint, Store
-from evalmon.types import CheckpointRef, RunDescription, Series
+from evalmon.types import CheckpointRef, MetricIdentity, RunDescription, Series
 
 __all__ = ["Grounds", "GroundsReader", "holdout_metric"]
+
+_SELF_CHECK = ("self_check", "EvaluationError")
+"""Evaluator and error of a failure that makes the other scores of its checkpoint suspect."""
+
+_CONTINUOUS = ("/ce_nats", "/bpb")
 
 
 def holdout_metric(name: str) -> str:
@@ -40,11 +47,12 @@ class Grounds:
         log: its run log.
         ids: its id log, None without one.
         holdout: the holdout's scores.
-        identity: fingerprint of what they mean.
+        identity: what they mean.
         probes: probe results, by rising step.
         reference: what the reference left behind, None when the run is judged alone.
         notes: what could not be read, one sentence each.
         checkpoints: every checkpoint that was found, by rising step.
+        trust: what tells whether the scores can be believed.
         lost: steps whose checkpoint could not be restored.
     """
 
@@ -52,11 +60,12 @@ class Grounds:
     log: RunLog
     ids: IdLog | None
     holdout: Series
-    identity: str
+    identity: MetricIdentity | None
     probes: tuple[ProbePoint, ...]
     reference: RunEvidence | None
     notes: tuple[str, ...]
     checkpoints: tuple[CheckpointRef, ...]
+    trust: TrustEvidence
     lost: frozenset[int] = frozenset()
 
     def reaches(self, ref: CheckpointRef) -> bool:
@@ -96,6 +105,7 @@ class Grounds:
             probe_checkpoint=next(
                 (at for at in self.checkpoints if probe and at.step == probe.step), None
             ),
+            trust=self.trust.until(ref.step),
         )
 
     def reference_evidence(self, ref: CheckpointRef) -> RunEvidence | None:
@@ -105,7 +115,14 @@ class Grounds:
         log = self.reference.log
         series = {metric: _cut(curve, ref.tokens) for metric, curve in log.series.items()}
         holdout = _cut(self.reference.holdout, ref.tokens)
-        return replace(self.reference, holdout=holdout, log=replace(log, series=series))
+        trust = self.reference.trust
+        last = int(holdout.steps[-1]) if len(holdout) else 0
+        return replace(
+            self.reference,
+            holdout=holdout,
+            log=replace(log, series=series),
+            trust=trust and trust.until(last),
+        )
 
 
 class GroundsReader:
@@ -132,6 +149,7 @@ class GroundsReader:
         self._reference, self._metric = settings.reference, holdout_metric(settings.holdout)
         self._logs: dict[Path, tuple[int, RunLog]] = {}
         self._size = -1
+        self._equal: dict[tuple[str, int, int], int] = {}
 
     def read(self) -> Grounds | None:
         """Gather what is at hand; None before the run's first holdout score.
@@ -162,11 +180,12 @@ class GroundsReader:
             log=log,
             ids=ids,
             holdout=holdout,
-            identity=self._identity(run.name),
+            identity=self._store.identity(run.name, self._metric),
             probes=self._store.probes(run.name),
             reference=self._read_reference(notes) if self._reference else None,
             notes=tuple(notes),
             checkpoints=self._store.checkpoints(run.name),
+            trust=self._trust(run, holdout),
             lost=self._lost(run.name, holdout),
         )
 
@@ -212,7 +231,8 @@ class GroundsReader:
         if holdout is None:
             notes.append(f"the reference run {name!r} has no score of {self._metric} yet")
             return absent
-        return RunEvidence(run, log, holdout, self._identity(name))
+        identity = self._store.identity(name, self._metric)
+        return RunEvidence(run, log, holdout, identity, trust=self._trust(run, holdout))
 
     def _lost(self, run: str, holdout: Series) -> frozenset[int]:
         """Return the steps that failed to restore and have no score."""
@@ -220,10 +240,67 @@ class GroundsReader:
         failed = {item.checkpoint.step for item in failures if item.evaluator == "restore"}
         return frozenset(failed - set(holdout.steps.tolist()))
 
-    def _identity(self, run: str) -> str:
-        """Return the fingerprint of what a run's holdout scores mean."""
-        identity = self._store.identity(run, self._metric)
-        return "" if identity is None else identity.fingerprint
+    def _trust(self, run: RunDescription, holdout: Series) -> TrustEvidence:
+        """Gather what tells whether a run's scores can be believed."""
+        histories = tuple(
+            MetricHistory(
+                metric,
+                tuple(point.step for point in points),
+                tuple(point.value for point in points),
+                tuple(point.stderr for point in points),
+                tuple(point.items for point in points),
+            )
+            for metric, points in self._store.histories(run.name).items()
+            if metric.startswith("eval/")
+        )
+        weights = self._store.weights(run.name)
+        failures = (item for item in self._store.failures(run.name) if not item.superseded)
+        return TrustEvidence(
+            step=int(holdout.steps[-1]),
+            vocab_size=run.vocab_size,
+            holdout=holdout,
+            histories=histories,
+            weights=weights,
+            equal_scores=self._equal_scores(run.name, histories, weights),
+            self_check={
+                item.failure.checkpoint.step: item.failure.message
+                for item in failures
+                if (item.failure.evaluator, item.failure.error) == _SELF_CHECK
+            },
+            tokens={ref.step: ref.tokens for ref in self._store.checkpoints(run.name)},
+        )
+
+    def _equal_scores(
+        self, run: str, histories: Sequence[MetricHistory], weights: Mapping[int, str]
+    ) -> tuple[EqualScores, ...]:
+        """Return the continuous metrics that two steps of different weights agree in, bit by bit.
+
+        Items are read only where two means agree to the last bit already.
+        """
+        found: list[EqualScores] = []
+        for item in histories:
+            if not item.metric.endswith(_CONTINUOUS):
+                continue
+            seen: dict[float, int] = {}
+            for step, value in zip(item.steps, item.values, strict=True):
+                earlier = seen.setdefault(value, step)
+                if earlier == step or weights.get(earlier) == weights.get(step):
+                    continue
+                count = self._equal_items(run, item.metric, earlier, step)
+                if count:
+                    found.append(EqualScores(item.metric, earlier, step, count))
+        return tuple(found)
+
+    def _equal_items(self, run: str, metric: str, earlier: int, later: int) -> int:
+        """Return how many items are equal to the last bit, 0 where not all of several are."""
+        if (metric, earlier, later) not in self._equal:
+            values = [
+                next(score.item_values for score in scores if score.metric == metric)
+                for scores in (self._store.scores(run, earlier), self._store.scores(run, later))
+            ]
+            equal = len(values[0]) > 1 and values[0] == values[1]
+            self._equal[metric, earlier, later] = len(values[0]) if equal else 0
+        return self._equal[metric, earlier, later]
 
     def _log(self, run: RunDescription) -> RunLog:
         """Read a run log, again only when it has grown."""

@@ -19,10 +19,19 @@ from evalmon.config import HoldoutSettings
 from evalmon.errors import ConfigError, DataError, FetchError
 from evalmon.types import Document
 
-__all__ = ["C4_NAME", "Document", "Holdout", "c4_validation", "load", "read_jsonl"]
+__all__ = ["C4_NAME", "OLMO_NAMES", "Document", "Holdout", "c4_validation", "load", "read_jsonl"]
 
 C4_NAME = "c4_en"
 """Name of the C4 holdout, as in ``eval/lm/c4_en-validation/ce_nats``."""
+
+OLMO_NAMES = (
+    C4_NAME, "dolma_books", "dolma_common-crawl", "dolma_pes2o", "dolma_reddit", "dolma_stack",
+    "dolma_wiki", "ice", "m2d2_s2orc", "pile", "wikitext_103",
+)  # fmt: skip
+"""Holdouts that AI2's trainers score, by their names.
+
+Source: OLMo-core ``data/mixes/v3-small-ppl-validation.txt``.
+"""
 
 
 @dataclass(frozen=True)
@@ -67,9 +76,14 @@ def load(settings: HoldoutSettings) -> Holdout:
         return read_jsonl(Path(settings.path), settings.name, limit)
     if settings.name == C4_NAME:
         return c4_validation(limit)
+    known = (
+        "AI2 publishes its tokens and not its text, so it cannot be fetched"
+        if settings.name in OLMO_NAMES
+        else f"only {C4_NAME!r} can be fetched"
+    )
     raise ConfigError(
-        f"evaluation.holdouts: {settings.name!r} has no path, and only {C4_NAME!r} can be fetched; "
-        "give the path of a JSON-lines file"
+        f"evaluation.holdouts: {settings.name!r} has no path, and {known}; give its text as the "
+        "path of a .jsonl or .jsonl.gz file"
     )
 
 
@@ -139,8 +153,13 @@ def c4_validation(limit: int | None, path: Path | None = None) -> Holdout:
         raise FetchError(
             "datasets is not installed, so C4 cannot be fetched; pip install 'evalmon[evaluate]'"
         ) from error
+    place = "allenai/c4 (en, validation), row"
     return Holdout(
-        C4_NAME, tuple(Document(str(number), row["text"]) for number, row in enumerate(rows, 1))
+        C4_NAME,
+        tuple(
+            Document(str(number), _text(row.get("text"), f"{place} {number}"))
+            for number, row in enumerate(rows, 1)
+        ),
     )
 
 
@@ -159,7 +178,14 @@ def _document(line: bytes, place: str, number: int) -> Document:
     if not isinstance(record, dict):
         raise DataError(f"{place}: expected an object with a text, got {str(record)[:60]!r}")
     fields = cast("dict[str, Any]", record)
-    text = fields.get("text")
+    text = _text(fields.get("text"), place)
+    return Document(
+        id=str(fields.get("id", number)), text=text, source=str(fields.get("source", ""))
+    )
+
+
+def _text(text: Any, place: str) -> str:
+    """Return a text that can be scored, or refuse what was found in its place."""
     if not isinstance(text, str) or not text:
         raise DataError(
             f"{place}: expected a text of at least one byte under 'text', got {text!r}; "
@@ -172,6 +198,4 @@ def _document(line: bytes, place: str, number: int) -> Document:
             f"{place}: 'text' holds half a character ({error.object[error.start]!r} at character "
             f"{error.start}); mend or remove the line"
         ) from error
-    return Document(
-        id=str(fields.get("id", number)), text=text, source=str(fields.get("source", ""))
-    )
+    return text

@@ -3,8 +3,8 @@
 A verdict at step s is reached from data up to s only, so that it does not depend on when
 it is reached: an evaluator that was killed and started again, or that came late, ends
 with the verdicts of one that watched from the start. What may come later is part of a
-verdict's key, and the step is judged again when it is there: a score that failed at
-first, the reference reaching s, and non-finite losses of a training that failed after
+verdict's key, and the step is judged again when it is there: a score or self-check that
+failed at first, the reference reaching s, and non-finite losses of a training that failed after
 its last checkpoint.
 """
 
@@ -132,12 +132,13 @@ def _key(settings: ComparisonSettings, grounds: Grounds, ref: CheckpointRef) -> 
         grounds.referenced(ref),
         grounds.ids is not None,
         grounds.diverged_after(ref),
-        grounds.identity,
+        None if grounds.identity is None else grounds.identity.fingerprint,
         len(grounds.holdout.until(ref.step)),
         None if probe is None else probe.step,
     ]
     changes = [step for step in grounds.run.data_changes if step < ref.step]
     facts += [changes] if changes else []
+    facts += [grounds.trust.extent(ref.step)]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
 
 

@@ -12,7 +12,7 @@ Source: 13-grams of words as in GPT-3's contamination study (Brown et al. 2020, 
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -27,6 +27,7 @@ from evalmon.config import HoldoutSettings
 from evalmon.errors import ConfigError, DataError
 from evalmon.holdout import Holdout
 from evalmon.token_folders import FolderFile, FolderIndex
+from evalmon.tokenizer import TextTokenizer
 from evalmon.types import (
     Document,
     DocumentOverlap,
@@ -83,7 +84,7 @@ def overlap(
     """
     measure = measure or OverlapMeasure()
     index = FolderIndex.read(run.resolve(run.data))
-    decode = _decoder(index, run)
+    tokenizer = _tokenizer(index, run)
     search = _Search(holdout.documents, measure)
     eos_id = run.eos_id if index.eos_id is None else index.eos_id
     total = sum(file.n_tokens for file in index.files)
@@ -94,7 +95,7 @@ def overlap(
         for file in index.files:
             documents = _documents(file, eos_id)
             while batch := list(islice(documents, _BATCH)):
-                texts = decode([tokens.tolist() for _, tokens in batch])
+                texts = tokenizer.decode_batch([tokens.tolist() for _, tokens in batch])
                 search.add(file, [number for number, _ in batch], texts)
                 seen += len(batch)
                 progress.update(sum(len(tokens) for _, tokens in batch))
@@ -296,7 +297,7 @@ def _vectorizer(ngram: int) -> Any:
     )
 
 
-def _decoder(index: FolderIndex, run: RunDescription) -> Callable[[list[list[int]]], list[str]]:
+def _tokenizer(index: FolderIndex, run: RunDescription) -> TextTokenizer:
     """Return what makes texts of token ids: the folder's tokenizer, else the run's."""
     path = index.tokenizer or (run.resolve(run.tokenizer) if run.tokenizer else None)
     if path is None:
@@ -304,17 +305,4 @@ def _decoder(index: FolderIndex, run: RunDescription) -> Callable[[list[list[int
             f"{index.folder / 'index.json'}: names no tokenizer, so its tokens cannot be read as "
             "text; index the folder again with --tokenizer-file"
         )
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise DataError(
-            f"{path}: needs the tokenizers package; pip install 'evalmon[evaluate]'"
-        ) from error
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:
-        # The library raises bare Exception for anything it cannot read.
-        if type(error) is not Exception:
-            raise
-        raise DataError(f"{path}: not a tokenizers JSON file ({error})") from error
-    return tokenizer.decode_batch
+    return TextTokenizer(path)

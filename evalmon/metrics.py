@@ -6,11 +6,13 @@ for "unknown" (EleutherAI/lm-evaluation-harness issue 4070).
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from evalmon.types import Score
 
 __all__ = [
     "Estimate",
@@ -19,7 +21,9 @@ __all__ = [
     "bits_per_byte",
     "mean",
     "paired_difference",
+    "perplexity",
     "pooled_ratio",
+    "score_difference",
     "unweighted_mean",
     "wilson_interval",
 ]
@@ -74,6 +78,48 @@ def bits_per_byte(nats: float, utf8_bytes: int) -> float:
     if utf8_bytes < 1:
         raise ValueError(f"bits per byte of {utf8_bytes} bytes; a text has at least one")
     return nats / (math.log(2) * utf8_bytes)
+
+
+def perplexity(nats: float, units: int) -> float:
+    """Return exp(nats / units): of a token, a word or a byte, as the units are.
+
+    Args:
+        nats: summed negative log-probability of the text.
+        units: its tokens, words or bytes, at least 1.
+
+    Raises:
+        ValueError: no units.
+
+    Example:
+        >>> [round(perplexity(6.0, n), 4) for n in (5, 3, 8)]  # "a bb ccc" in 5 tokens
+        [3.3201, 7.3891, 2.117]
+    """
+    if units < 1:
+        raise ValueError(f"perplexity over {units} units; a text has at least one")
+    return math.exp(nats / units)
+
+
+def score_difference(first: Score, second: Score) -> float:
+    """Return first - second, where both mean the same.
+
+    Scores of two tokenizers are compared by the bytes of whole texts alone: the same text
+    has other tokens, so a loss a token says nothing. What a prefix token and a length are
+    depends on the tokenizer too, and may differ with it.
+
+    Raises:
+        ValueError: they mean different things; each difference is named.
+
+    Source: ggml-org/llama.cpp issue 7111.
+    """
+    mine, theirs = asdict(first.identity), asdict(second.identity)
+    differing = {name for name in mine if mine[name] != theirs[name]}
+    if "tokenizer" in differing and first.identity.normalization == "UTF-8 bytes":
+        differing -= {"tokenizer", "prefix_token", "max_length"}
+    if differing:
+        named = ", ".join(f"{n} ({mine[n]!r}, {theirs[n]!r})" for n in sorted(differing))
+        hint = "; compare bits per byte" if "tokenizer" in differing else ""
+        raise ValueError(f"{first.metric} and {second.metric} differ in {named}{hint}")
+    return first.value - second.value
 
 
 def mean(values: ArrayLike) -> Estimate:

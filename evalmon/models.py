@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalmon.errors import ConfigError
-from evalmon.types import ModelDescription, ScoreRequest, TokenScores
+from evalmon.types import ForestScores, ModelDescription, TokenForest
 
 __all__ = ["ENTRY_POINT_GROUP", "LanguageModel", "find_model"]
 
@@ -30,16 +30,19 @@ class LanguageModel(Protocol):
 
     Attributes:
         vocab_size: ids are in [0, vocab_size).
-        max_length: longest context plus continuation it scores, in tokens.
+        max_length: longest text it reads, in tokens. The last token of a request is only
+            predicted, so context and continuation may have one more.
         dtype: compute dtype, as ``float32``.
         stored_dtype: dtype the loaded parameters were stored in, empty before ``load``;
             where it is not ``dtype``, the caller says so beside every number.
+        row_multiple: a forest's rows are a multiple of it (devices that rows are split over).
     """
 
     vocab_size: int
     max_length: int
     dtype: str
     stored_dtype: str
+    row_multiple: int
 
     def load(self, parameters: Mapping[str, Any]) -> None:
         """Use these parameters from now on.
@@ -53,12 +56,33 @@ class LanguageModel(Protocol):
         """
         ...
 
-    def score(self, requests: Sequence[ScoreRequest]) -> list[TokenScores]:
-        """Score requests, in their order; the result does not depend on batching.
+    def extend(self, ids: Sequence[int], prefix: Any = None) -> Any:
+        """Compute a text that others continue from.
+
+        Args:
+            ids: its tokens, at least one.
+            prefix: what this text continues, as returned from here; None for nothing.
+
+        Returns:
+            The model's own record of the text, for ``extend`` and ``score``; it counts only
+            until the next ``load``.
 
         Raises:
-            EvaluationError: a token id outside the vocabulary, a request longer than
-                ``max_length``, or log-probabilities that are not finite.
+            EvaluationError: a token id outside the vocabulary, or no weights.
+        """
+        ...
+
+    def score(self, forest: TokenForest, prefix: Any = None) -> ForestScores:
+        """Score the picks of a forest; how texts are laid out changes rounding alone.
+
+        Values that are not finite are returned as they are.
+
+        Args:
+            forest: the texts.
+            prefix: what all of them continue, as ``extend`` returned it; None for nothing.
+
+        Raises:
+            EvaluationError: a token id outside the vocabulary, or no weights.
         """
         ...
 
@@ -87,12 +111,16 @@ class LanguageModel(Protocol):
         ...
 
 
-def find_model(description: ModelDescription, dtype: str | None = None) -> LanguageModel:
+def find_model(
+    description: ModelDescription, dtype: str | None = None, mesh: str = ""
+) -> LanguageModel:
     """Build a model, without weights, through the entry point its description names.
 
     Args:
         description: what the model is.
         dtype: compute dtype, None for the one of the description.
+        mesh: devices its parameters are split over, in the trainer's own words
+            (``fsdp=4,tensor=2``); "" for one device.
 
     Raises:
         ConfigError: no such entry point is installed, or the model cannot be built.
@@ -106,7 +134,7 @@ def find_model(description: ModelDescription, dtype: str | None = None) -> Langu
             f"installed are {sorted(found.names)}. Install the trainer that wrote it."
         )
     factory = cast(
-        "Callable[[ModelDescription, str | None], LanguageModel]",
+        "Callable[[ModelDescription, str | None, str], LanguageModel]",
         found[description.adapter].load(),
     )
-    return factory(description, dtype)
+    return factory(description, dtype, mesh)

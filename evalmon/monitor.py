@@ -2,7 +2,11 @@
 
 A pass finds committed checkpoints, scores what is not stored, judges, and tells. Every
 result is stored when it is there, so that a pass may be killed anywhere: the next one
-goes on where the store ends, and repeats nothing that is in it.
+goes on where the store ends, and repeats nothing that is in it. While one checkpoint is
+scored, the next is restored; the order of results does not change.
+
+Weights that were scored at another step or in another run are scored again: that two
+checkpoints give the same numbers is evidence, and evidence is computed, not copied.
 """
 
 import time
@@ -14,15 +18,16 @@ from typing import Any
 
 from tqdm import tqdm
 
-from evalmon import checkpoints, evaluators, models, sinks
+from evalmon import checkpoints, evaluators, models, scorers, sinks
 from evalmon.alerts import AlertPolicy
 from evalmon.config import ComparisonSettings, Settings
 from evalmon.courier import Courier
 from evalmon.errors import CheckpointError, ConfigError, EvalmonError, EvaluationError, StoreError
 from evalmon.evaluators import Evaluator
 from evalmon.judging import Judge
+from evalmon.restoring import Ahead
 from evalmon.sinks import Sink
-from evalmon.store import Store
+from evalmon.store import ResponseFile, Store
 from evalmon.types import CheckpointRef, Failure, RunDescription
 
 __all__ = ["ATTEMPTS", "Monitor", "PassSummary"]
@@ -85,6 +90,7 @@ class Monitor:
     clock: Callable[[], float] = time.time
     _judge: Judge = field(init=False)
     _courier: Courier = field(init=False)
+    _responses: ResponseFile | None = field(init=False)
     _summary: PassSummary = field(init=False, default_factory=PassSummary)
     _tried: set[int] = field(init=False, default_factory=set[int])
     _settled: set[int] = field(init=False, default_factory=set[int])
@@ -93,6 +99,9 @@ class Monitor:
     def __post_init__(self) -> None:
         receivers = sinks.build(self.settings.alerts) if self.sinks is None else self.sinks
         self._courier = Courier(self.run.name, self.store, receivers, self.clock)
+        self._responses = scorers.response_file(
+            self.settings.evaluation, self.store.file, self.clock
+        )
         comparison = _with_holdout(self.settings)
         self.store.register(self.run, asdict(comparison))
         policy = AlertPolicy(self.settings.alerts.resolve_after)
@@ -131,12 +140,13 @@ class Monitor:
         self._summary = PassSummary()
         listing = checkpoints.find(self.run)
         self.store.note_checkpoints(listing.committed)
-        for ref in listing.committed:
-            if ref.step not in self._settled:
-                self._score(ref)
-                self._judge_and_tell(listing.committed)
-            if progress is not None:
-                progress.update(len(self._settled) - progress.n)
+        with Ahead() as ahead:
+            for number, ref in enumerate(listing.committed, start=1):
+                if ref.step not in self._settled:
+                    self._score(ref, ahead, listing.committed[number:])
+                    self._judge_and_tell(listing.committed)
+                if progress is not None:
+                    progress.update(len(self._settled) - progress.n)
         self._note_vanished(listing.committed)
         if ended:
             self._note_unfinished(listing.unfinished)
@@ -158,7 +168,8 @@ class Monitor:
                 f"{self.run.path}: no finished checkpoint of step {step}; there are {list(found)}"
             )
         known = len(self.store.failures(self.run.name))
-        self._score(found[step])
+        with Ahead() as ahead:
+            self._score(found[step], ahead, ())
         new = self.store.failures(self.run.name)[known:]
         if new:
             reasons = "; ".join(f"{item.failure.evaluator}: {item.failure.message}" for item in new)
@@ -181,45 +192,75 @@ class Monitor:
             and not item.not_applicable(ref, self.run)
         ]
 
-    def _score(self, ref: CheckpointRef) -> None:
+    def _score(self, ref: CheckpointRef, ahead: Ahead, later: Sequence[CheckpointRef]) -> None:
         """Run what is missing at a checkpoint, unless another process is at it."""
-        lease = f"{self.run.name}/{ref.step}"
         if self._missing(ref):
-            if not self.store.lease(lease, _LEASE_SECONDS):
+            if not self.store.lease(self._lease(ref), _LEASE_SECONDS):
                 return
             try:
-                self._restore_and_evaluate(ref, lease)
+                missing = self._missing(ref)  # again, now that nobody else can be at it
+                if missing:
+                    weights = self._restore(ref, ahead)
+                    self._restore_next(ahead, later)
+                    if weights:
+                        self._evaluate(missing, ref, weights)
             finally:
-                self.store.release(lease)
+                self.store.release(self._lease(ref))
         self._tried.add(ref.step)
         if not self._missing(ref):
             self._settled.add(ref.step)
 
-    def _restore_and_evaluate(self, ref: CheckpointRef, lease: str) -> None:
-        """Restore once, then run each missing evaluator; a failure stops none of the others."""
-        missing = self._missing(ref)  # again, now that nobody else can be at it
+    def _restore(self, ref: CheckpointRef, ahead: Ahead) -> str:
+        """Load a checkpoint's weights and return their fingerprint, "" where it failed."""
         if self.model is None:
-            self.model = models.find_model(self.run.model_description)
+            mesh = self.settings.evaluation.mesh
+            self.model = models.find_model(self.run.model_description, mesh=mesh)
         self.store.beat(self.run.name, f"restore step {ref.step}")
         try:
-            parameters = checkpoints.restore(ref)
+            parameters = ahead.take(ref)
             self.store.note_weights(ref, parameters.fingerprint)
             self.model.load(parameters.tree)
         except StoreError:
             raise
         except Exception as error:  # noqa: BLE001 - stored; the other checkpoints go on
             self._fail("restore", "", ref, error)
-            return
-        for evaluator in missing:
-            self.store.beat(self.run.name, f"{evaluator.name} at step {ref.step}")
-            self.store.lease(lease, _LEASE_SECONDS)
-            try:
-                found = evaluator.evaluate(self.model, ref, self.run, parameters.fingerprint)
-                self._summary.evaluated += self.store.append_evaluation(found)
-            except StoreError:
-                raise
-            except Exception as error:  # noqa: BLE001 - stored; the other evaluators go on
-                self._fail(evaluator.name, evaluator.version, ref, error)
+            return ""
+        return parameters.fingerprint
+
+    def _restore_next(self, ahead: Ahead, later: Sequence[CheckpointRef]) -> None:
+        """Begin to restore the next checkpoint that this process will likely score."""
+        for ref in later:
+            waits = ref.step not in self._settled and self._missing(ref)
+            if waits and not self.store.leased_elsewhere(self._lease(ref)):
+                ahead.begin(ref)
+                return
+
+    def _evaluate(self, missing: Sequence[Evaluator], ref: CheckpointRef, weights: str) -> None:
+        """Run each missing evaluator; a failure stops none of the others."""
+        assert self.model is not None
+        settings, responses = self.settings.evaluation, self._responses
+        try:
+            for evaluator in missing:
+                self.store.beat(self.run.name, f"{evaluator.name} at step {ref.step}")
+                self.store.lease(self._lease(ref), _LEASE_SECONDS)
+                about = f"{self.run.name} step {ref.step} {evaluator.name}"
+                scorer = scorers.scorer(self.model, self.run, settings, weights, responses, about)
+                try:
+                    found = evaluator.evaluate(scorer, ref, self.run, weights)
+                    self._summary.evaluated += self.store.append_evaluation(found)
+                except StoreError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - stored; the other evaluators go on
+                    self._fail(evaluator.name, evaluator.version, ref, error)
+            if responses and not self._missing(ref):
+                responses.drop(weights)
+        finally:
+            if responses:
+                responses.close()
+
+    def _lease(self, ref: CheckpointRef) -> str:
+        """Name the lease on a checkpoint."""
+        return f"{self.run.name}/{ref.step}"
 
     def _fail(self, name: str, version: str, ref: CheckpointRef, error: Exception) -> None:
         """Store a failed attempt."""

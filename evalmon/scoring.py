@@ -1,148 +1,206 @@
-"""Plans what a model scores: windows over documents, buckets of length, exact accounting.
+"""Scores requests: plans them, lets the model compute, gives answers in order, and counts.
 
-A batch holds requests of one bucket, so that a compiled model meets few shapes and pads
-little. Which batch a request lands in never changes its score: that is the model's
-promise (:class:`evalmon.models.LanguageModel`), and order is restored here.
+Which row and batch a request lands in never changes its score but for rounding: that is
+the model's promise (:class:`evalmon.models.LanguageModel`). What was computed is counted
+exactly, so that waste is seen.
 """
 
 import hashlib
 import json
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
 
+from evalmon import packing
 from evalmon.errors import EvaluationError
 from evalmon.models import LanguageModel
-from evalmon.types import ScoreRequest, TokenScores
+from evalmon.packing import Batch, Section
+from evalmon.types import ROW_TOKENS, ResponseCache, ScoreRequest, TokenScores
 
-__all__ = ["BATCH_TOKENS", "Batch", "Plan", "fingerprint", "plan", "rolling_windows", "score_all"]
-
-BATCH_TOKENS = 16_384
-"""Input tokens of one batch at most, padding included; a longer request is one by itself."""
-
-_LEAST_LENGTH = 32
+__all__ = ["Accounting", "Scorer", "fingerprint", "rolling_windows"]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """Requests that go to the model together.
+@dataclass(slots=True)
+class Accounting:
+    """What was computed so far.
 
     Attributes:
-        positions: their places among all requests.
-        length: bucket length; each has at most so many input tokens.
+        requests: distinct requests put to the model.
+        tokens_scored: tokens whose probability was asked for.
+        tokens_distinct: tokens of the tree of all texts, each shared one counted once.
+        tokens_computed: tokens the model read, padding apart.
+        tokens_padded: the same with padding.
     """
 
-    positions: tuple[int, ...]
-    length: int
+    requests: int = 0
+    tokens_scored: int = 0
+    tokens_distinct: int = 0
+    tokens_computed: int = 0
+    tokens_padded: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How requests are split into batches.
-
-    Attributes:
-        batches: longest first, so that memory is at its peak at once.
-        tokens: input tokens of all requests: all but the last, which is only predicted.
-        scored: tokens whose probability is asked for.
-        padded_tokens: input tokens when each request is as long as its bucket.
-    """
-
-    batches: tuple[Batch, ...]
-    tokens: int
-    scored: int
-    padded_tokens: int
+    @property
+    def computed_over_distinct(self) -> float:
+        """Tokens computed over those that no plan could save, at least 1; 1 before any."""
+        return self.tokens_computed / self.tokens_distinct if self.tokens_distinct else 1.0
 
     @property
     def padding_share(self) -> float:
-        """Return the share of padding in what the model reads, in [0, 1)."""
-        return 1 - self.tokens / self.padded_tokens if self.padded_tokens else 0.0
+        """Share of padding in what the model read, in [0, 1)."""
+        return 1 - self.tokens_computed / self.tokens_padded if self.tokens_padded else 0.0
 
 
-def plan(
-    requests: Sequence[ScoreRequest], max_length: int, batch_tokens: int = BATCH_TOKENS
-) -> Plan:
-    """Split requests into batches of one bucket length each.
+@dataclass(slots=True)
+class _Beginning:
+    """The beginning of a section, computed when a batch first needs it."""
 
-    Buckets are the powers of two from 32. Within a bucket, requests with equal inputs
-    (two one-token answers to one question) stand together, so that a model that reads
-    equal inputs once can do so.
-
-    Args:
-        requests: what to score.
-        max_length: longest request the model takes, in tokens.
-        batch_tokens: input tokens of a batch at most, padding included.
-
-    Raises:
-        EvaluationError: a request without context or continuation, or longer than
-            ``max_length``.
-
-    Example:
-        >>> requests = [ScoreRequest((0,), (1,) * n) for n in (3, 40, 5)]
-        >>> [(batch.length, batch.positions) for batch in plan(requests, 64).batches]
-        [(64, (1,)), (32, (0, 2))]
-    """
-    buckets: defaultdict[int, list[int]] = defaultdict(list)
-    sizes = [len(item.context) + len(item.continuation) for item in requests]
-    for position, (item, size) in enumerate(zip(requests, sizes, strict=True)):
-        if not item.context or not item.continuation:
-            raise EvaluationError(
-                f"request {position} has {len(item.context)} context and "
-                f"{len(item.continuation)} continuation tokens; both need at least one"
-            )
-        if size > max_length:
-            raise EvaluationError(
-                f"request {position} has {size} tokens, the model takes {max_length}; "
-                "cut its context from the left"
-            )
-        buckets[_bucket(size - 1)].append(position)
-    batches: list[Batch] = []
-    for length in sorted(buckets, reverse=True):
-        rows = max(1, batch_tokens // length)
-        places = sorted(buckets[length], key=lambda place: _inputs(requests[place]))
-        batches += [
-            Batch(tuple(places[start : start + rows]), length)
-            for start in range(0, len(places), rows)
-        ]
-    return Plan(
-        batches=tuple(batches),
-        tokens=sum(sizes) - len(sizes),
-        scored=sum(len(item.continuation) for item in requests),
-        padded_tokens=sum(batch.length * len(batch.positions) for batch in batches),
-    )
+    section: Section
+    above: "_Beginning | None"
+    computed: Any = None
 
 
-def score_all(
-    model: LanguageModel,
-    requests: Sequence[ScoreRequest],
-    progress: Callable[[int], object] | None = None,
-) -> list[TokenScores]:
-    """Score requests in planned batches and return the answers in their order.
+@dataclass
+class Scorer:
+    """Scores requests with one model and its present weights.
 
-    Args:
+    Attributes:
         model: the model, its weights loaded.
-        requests: what to score; equal requests are scored once.
-        progress: called with the number of requests done after each batch.
-
-    Raises:
-        EvaluationError: a request the model cannot take, or an answer that is missing,
-            of another length, or not finite; NaN never becomes a score.
+        batch_size: rows computed at a time, 0 for as many as hold ``packing.BATCH_TOKENS``.
+        share_prefixes: compute text that requests share once.
+        cache: answers of these weights that are known already, None to ask for all.
+        description: text before the progress bar, "" for none; a bar shows on a terminal only.
+        accounting: what was computed so far.
     """
-    distinct = list(dict.fromkeys(requests))
-    answers: dict[ScoreRequest, TokenScores] = {}
-    for batch in plan(distinct, model.max_length).batches:
-        asked = [distinct[position] for position in batch.positions]
-        found = model.score(asked)
-        if len(found) != len(asked):
-            raise EvaluationError(f"the model answered {len(found)} of {len(asked)} requests")
-        for request, answer in zip(asked, found, strict=True):
-            _check(request, answer)
-            answers[request] = answer
-        if progress is not None:
-            progress(len(asked))
-    return [answers[request] for request in requests]
+
+    model: LanguageModel
+    batch_size: int = 0
+    share_prefixes: bool = True
+    cache: ResponseCache | None = None
+    description: str = ""
+    accounting: Accounting = field(default_factory=Accounting)
+
+    def score(self, requests: Sequence[ScoreRequest]) -> list[TokenScores]:
+        """Return the answers in the order of the requests; equal requests are scored once.
+
+        Args:
+            requests: what to score.
+
+        Raises:
+            EvaluationError: a request the model cannot take, or an answer that is not finite;
+                NaN never becomes a score.
+        """
+        distinct = list(dict.fromkeys(requests))
+        self._check(distinct)
+        answers = {} if self.cache is None else self.cache.get(distinct)
+        if len(answers) < len(distinct):
+            with tqdm(
+                total=len(distinct),
+                initial=len(answers),
+                desc=self.description,
+                unit="request",
+                disable=None if self.description else True,
+                leave=False,
+            ) as bar:
+                self._compute(distinct, answers, bar)
+        return [answers[item] for item in requests]
+
+    def _check(self, requests: Sequence[ScoreRequest]) -> None:
+        """Refuse, before anything is computed, what the model cannot take."""
+        longest, vocabulary = self.model.max_length + 1, self.model.vocab_size
+        for number, item in enumerate(requests):
+            if not item.context or not item.continuation:
+                raise EvaluationError(
+                    f"request {number} has {len(item.context)} context and "
+                    f"{len(item.continuation)} continuation tokens; both need at least one"
+                )
+            size = len(item.context) + len(item.continuation)
+            if size > longest:
+                raise EvaluationError(
+                    f"request {number} has {size} tokens, the model reads {longest - 1} and "
+                    "predicts one more; cut its context from the left"
+                )
+            high = max(*item.context, *item.continuation)
+            low = min(*item.context, *item.continuation)
+            if low < 0 or high >= vocabulary:
+                raise EvaluationError(
+                    f"request {number}: token id {low if low < 0 else high} outside the "
+                    f"vocabulary of {vocabulary}; was it made with the run's tokenizer?"
+                )
+
+    def _compute(
+        self,
+        requests: Sequence[ScoreRequest],
+        answers: dict[ScoreRequest, TokenScores],
+        bar: "tqdm[Any]",
+    ) -> None:
+        """Let the model answer what is not answered yet.
+
+        The plan is that of all requests, whatever is known: an answer that was lost comes out
+        again bit for bit.
+        """
+        made = packing.plan(
+            requests,
+            batch_rows=self.batch_size,
+            row_multiple=self.model.row_multiple,
+            share=self.share_prefixes,
+        )
+        known = np.array([item in answers for item in requests])
+        missing = [item for item, done in zip(requests, known, strict=True) if not done]
+        self.accounting.requests += len(missing)
+        self.accounting.tokens_scored += sum(len(item.continuation) for item in missing)
+        self.accounting.tokens_distinct += made.tokens_distinct
+        open_sections = [(made.root, _Beginning(made.root, None))]
+        while open_sections:
+            section, beginning = open_sections.pop()
+            for batch in made.batches(section):
+                wanted = ~known[batch.owners]
+                if not wanted.any():
+                    continue
+                found = self._answers(batch.only(wanted), self._extend(beginning), requests)
+                answers |= found
+                if self.cache is not None:
+                    self.cache.put(found)
+                bar.update(len(found))
+                bar.set_postfix(tokens=f"{self.accounting.tokens_computed:,}", refresh=False)
+            open_sections += [(child, _Beginning(child, beginning)) for child in section.children]
+
+    def _extend(self, beginning: "_Beginning") -> Any:
+        """Return what the model made of a section's beginning, computing it the first time."""
+        ids, above = beginning.section.extension, beginning.above
+        if ids and beginning.computed is None:
+            self.accounting.tokens_computed += len(ids)
+            self.accounting.tokens_padded += -(-len(ids) // ROW_TOKENS) * ROW_TOKENS
+            before = None if above is None else self._extend(above)
+            beginning.computed = self.model.extend(ids, before)
+        return beginning.computed
+
+    def _answers(
+        self, batch: Batch, prefix: Any, requests: Sequence[ScoreRequest]
+    ) -> dict[ScoreRequest, TokenScores]:
+        """Compute a batch and take its answers apart, request by request."""
+        forest = batch.forest
+        self.accounting.tokens_computed += forest.tokens
+        self.accounting.tokens_padded += forest.ids.size
+        found = self.model.score(forest, prefix)
+        logprobs = np.asarray(found.logprobs, np.float32)
+        if logprobs.shape != forest.targets.shape:
+            raise EvaluationError(
+                f"the model returned log-probabilities of shape {logprobs.shape} for "
+                f"{len(forest.targets)} tokens"
+            )
+        hit = np.asarray(found.likeliest) == forest.targets
+        cuts = np.flatnonzero(np.diff(batch.owners)) + 1
+        starts, stops = [0, *cuts.tolist()], [*cuts.tolist(), len(logprobs)]
+        answers: dict[ScoreRequest, TokenScores] = {}
+        for start, stop in zip(starts, stops, strict=True):
+            request = requests[int(batch.owners[start])]
+            part = logprobs[start:stop]
+            _require_finite(request, part)
+            answers[request] = TokenScores(part.copy(), bool(hit[start:stop].all()))
+        return answers
 
 
 def rolling_windows(tokens: Sequence[int], prefix: int, max_length: int) -> list[ScoreRequest]:
@@ -154,25 +212,25 @@ def rolling_windows(tokens: Sequence[int], prefix: int, max_length: int) -> list
     Args:
         tokens: the document.
         prefix: token id before the first token.
-        max_length: tokens a window, context and continuation, at least 2.
+        max_length: tokens the model reads, at least 1: a window has one more, the last of
+            which is only predicted.
 
     Returns:
         The windows, none for an empty document.
 
     Source: lm-eval ``utils.get_rolling_token_windows`` with context_len 1, joined with
-    ``make_disjoint_window``; its max_seq_len is our max_length - 1.
+    ``make_disjoint_window``.
 
     Example:
-        >>> [(w.context, w.continuation) for w in rolling_windows([1, 2, 3, 4], 0, 4)]
+        >>> [(w.context, w.continuation) for w in rolling_windows([1, 2, 3, 4], 0, 3)]
         [((0,), (1, 2, 3)), ((1, 2, 3), (4,))]
     """
-    inputs = max_length - 1
     whole = (prefix, *tokens)
     windows: list[ScoreRequest] = []
     done = 0
     while done < len(tokens):
-        end = min(done + inputs, len(tokens))
-        start = max(0, end - inputs)
+        end = min(done + max_length, len(tokens))
+        start = max(0, end - max_length)
         windows.append(ScoreRequest(whole[start : done + 1], whole[done + 1 : end + 1]))
         done = end
     return windows
@@ -189,24 +247,8 @@ def fingerprint(**parts: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _bucket(inputs: int) -> int:
-    """Return the smallest bucket length that holds so many input tokens."""
-    return max(_LEAST_LENGTH, 1 << (inputs - 1).bit_length())
-
-
-def _inputs(request: ScoreRequest) -> tuple[int, ...]:
-    """Return what a model has to read of a request."""
-    return (*request.context, *request.continuation[:-1])
-
-
-def _check(request: ScoreRequest, answer: TokenScores) -> None:
-    """Raise unless the answer has one finite log-probability a continuation token."""
-    logprobs = np.asarray(answer.logprobs)
-    if logprobs.shape != (len(request.continuation),):
-        raise EvaluationError(
-            f"the model returned log-probabilities of shape {logprobs.shape} for "
-            f"{len(request.continuation)} tokens"
-        )
+def _require_finite(request: ScoreRequest, logprobs: NDArray[np.float32]) -> None:
+    """Raise where a log-probability is no number."""
     wrong = np.flatnonzero(~np.isfinite(logprobs))
     if wrong.size:
         place = int(wrong[0])

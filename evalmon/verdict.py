@@ -6,6 +6,8 @@ Policy:
   whose lower bound exceeds the limit of the profile.
 - Unplanned repeats alone are suspect before any curve shows them.
 - A probe counts only while the id log it drew from can be read and is the same.
+- Where nothing points to memorization and the evaluator is suspect at the evaluation
+  judged, it is an evaluator fault; where the model looks untrained, there is no verdict.
 """
 
 from collections.abc import Mapping
@@ -65,6 +67,7 @@ def judge(case: Case) -> Verdict:
             repeats=case.repeats,
             probe=(case.probe_checkpoint, probed) if case.probe_checkpoint and probed else None,
             nonfinite=case.nonfinite,
+            trust=case.trust,
         )
     )
     name = _decide(case, found)
@@ -107,9 +110,18 @@ def _decide(case: Case, found: Mapping[str, Finding]) -> VerdictName:
     if mirrored and mirrored.active:
         rise = mirrored.by_train
         return VerdictName.TRAIN_RISE if rise else VerdictName.LEAKAGE_SUSPECTED
-    if case.incomparable:
-        return VerdictName.RECIPE_DIFFERS
-    return _decide_gaps(case) if curve.enough_data else VerdictName.NOT_ENOUGH_DATA
+    if _evaluator_at_fault(case, found):
+        return VerdictName.EVALUATOR_FAULT
+    return _decide_gaps(case, untrained="untrained_model" in found)
+
+
+def _evaluator_at_fault(case: Case, found: Mapping[str, Finding]) -> bool:
+    """Tell whether the scores of the evaluation judged cannot be the model's own."""
+    if "evaluator_suspect" in found:
+        return True
+    return case.trust is not None and any(
+        item.later == case.step for item in case.trust.equal_scores
+    )
 
 
 def _decide_alarm(case: Case, alarm: Alarm, *, repeated: bool) -> VerdictName:
@@ -128,9 +140,13 @@ def _decide_alarm(case: Case, alarm: Alarm, *, repeated: bool) -> VerdictName:
     return VerdictName.MEMORIZATION_SUSPECTED
 
 
-def _decide_gaps(case: Case) -> VerdictName:
-    """Compare both losses with the reference, given that the rule is silent."""
+def _decide_gaps(case: Case, *, untrained: bool) -> VerdictName:
+    """Compare both losses with the reference where they can be, given that the rule is silent."""
     curve = case.curve
+    if case.incomparable and not untrained:
+        return VerdictName.RECIPE_DIFFERS
+    if untrained or not curve.enough_data:
+        return VerdictName.NOT_ENOUGH_DATA
     if curve.mode == "free":
         return VerdictName.HEALTHY
     margin = case.gap_nats + float(curve.high[-1] - curve.low[-1]) / 2
@@ -197,21 +213,33 @@ def _kept(name: VerdictName, found: Mapping[str, Finding]) -> tuple[Finding, ...
     return tuple(kept.values())
 
 
+def _opening(case: Case, name: VerdictName, numbers: "_Numbers") -> list[str]:
+    """Return what a verdict says of itself, before the findings."""
+    curve = case.curve
+    if name is VerdictName.EVALUATOR_FAULT and not (curve.alarm and curve.alarm.active):
+        return []  # the findings say what is wrong
+    if name is VerdictName.RECIPE_DIFFERS:
+        return list(case.incomparable)
+    if name is VerdictName.NOT_ENOUGH_DATA:
+        return [curve.reason]
+    if name is VerdictName.HEALTHY and numbers.unmatched is not None:
+        return [_within(numbers, curve)]
+    return [_HEADLINES[name]] if name in _HEADLINES else []
+
+
 def _reasons(
     case: Case, name: VerdictName, numbers: _Numbers, found: Mapping[str, Finding]
 ) -> tuple[str, ...]:
     """Return sentences for a person, most important first."""
     curve = case.curve
-    reasons = [_HEADLINES[name]] if name in _HEADLINES else []
-    if name is VerdictName.RECIPE_DIFFERS:
-        reasons.extend(case.incomparable)
-    if name is VerdictName.NOT_ENOUGH_DATA:
-        reasons.append(curve.reason)
-    if name is VerdictName.HEALTHY and numbers.unmatched is not None:
-        reasons.append(_within(numbers, curve))
-    order = ("repeated_instances", "unmatched_drop", "memorization_probe")
-    if curve.alarm and curve.alarm.active:
-        order = ("unmatched_drop", "repeated_instances", "memorization_probe")
+    alarmed = curve.alarm is not None and curve.alarm.active
+    reasons = _opening(case, name, numbers)
+    order = ("repeated_instances", "unmatched_drop", "memorization_probe", *_DOUBTS)
+    if alarmed:
+        order = ("unmatched_drop", "repeated_instances", "memorization_probe", *_DOUBTS)
+    elif name in (VerdictName.EVALUATOR_FAULT, VerdictName.NOT_ENOUGH_DATA):
+        doubts = [found[detector].message for detector in _DOUBTS if detector in found]
+        reasons, order = [*doubts, *reasons], order[: -len(_DOUBTS)]
     reasons.extend(found[detector].message for detector in order if detector in found)
     spoken = curve.alarm or curve.mirrored
     if spoken and not spoken.active:
@@ -234,7 +262,11 @@ def _reasons(
         reasons.append(curve.reason)
     if "nonfinite_loss" in found:
         reasons.append(found["nonfinite_loss"].message)
-    return tuple(reasons)
+    return (*reasons, *case.notes)
+
+
+_DOUBTS = ("untrained_model", "evaluator_suspect", "same_scores", "same_weights", "zero_stderr")
+"""Detectors that doubt the scores themselves: told before what rests on them."""
 
 
 _HEADLINES = {

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from evalmon.alerts import AlertPolicy, update
-from evalmon.config import CORE_TASKS as TASKS
+from evalmon.package_data import TASK_FILES as TASKS
 from evalmon.store import Store
 from evalmon.types import (
     CheckpointRef,
@@ -130,7 +130,7 @@ def evaluations(run: RunDescription, step: int) -> tuple[Evaluation, ...]:
     mean = 0.9 * memorized_nats(run.name, step)
     probe = Score("probe/memorization/mean_nats", mean, 0.01, 128, identity("probe", "nats"))
     result = ProbeResult(mean, mean - 0.02, mean + 0.02, 128, "ids")
-    base = Evaluation("holdout_loss", "1", ref, "weights", (loss,), 1.0)
+    base = Evaluation("holdout_loss", "1", ref, f"weights-{step}", (loss,), 1.0)
     return (
         base,
         replace(base, evaluator="downstream_tasks", scores=tasks),

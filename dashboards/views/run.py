@@ -186,6 +186,8 @@ def _evaluator(view: RunView) -> None:
     for beat in beats:
         ending = " — this process is gone" if beat.alive is False else ""
         st.markdown(plain(f"{beat.holder}: {beat.stage}, for {beat.seconds:.0f} s{ending}"))
+    for label, said in view.self_check:
+        st.caption(plain(f"{label}: {said}"))
     if view.failures:
         st.error(
             f"Failed and not succeeded since: {len(view.failures)}",

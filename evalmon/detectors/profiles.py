@@ -20,6 +20,7 @@ __all__ = [
     "ShiftSettings",
     "SlowSettings",
     "profile_named",
+    "widened",
 ]
 
 
@@ -274,3 +275,27 @@ def profile_named(name: str) -> Profile:
     if name not in PROFILES:
         raise ConfigError(f"unknown profile {name!r}; known are {sorted(PROFILES)}")
     return PROFILES[name]
+
+
+def widened(profile: Profile, nats: float) -> Profile:
+    """Return a profile that tolerates so many nats more in every channel.
+
+    Example:
+        >>> fast = widened(profile_named("full"), 1 / 64).fast
+        >>> fast.tolerance_nats
+        0.020625
+    """
+    fast, slow, level, shift = profile.fast, profile.slow, profile.level, profile.shift
+    return replace(
+        profile,
+        fast=fast and replace(fast, tolerance_nats=fast.tolerance_nats + nats),
+        slow=slow
+        and replace(
+            slow,
+            reference_nats=slow.reference_nats + nats,
+            free_nats=slow.free_nats + nats,
+        ),
+        level=level and replace(level, tolerance_nats=level.tolerance_nats + nats),
+        shift=shift and replace(shift, tolerance_nats=shift.tolerance_nats + nats),
+        gap_nats=profile.gap_nats + nats,
+    )

@@ -8,11 +8,10 @@ import difflib
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from evalmon.config import CORE_TASKS, EvaluationSettings
+from evalmon.config import EvaluationSettings
 from evalmon.errors import ConfigError
-from evalmon.evaluators import downstream_tasks, holdout_loss, memorization_probe
-from evalmon.models import LanguageModel
-from evalmon.package_data import TASK_FILES
+from evalmon.evaluators import downstream_tasks, holdout_loss, memorization_probe, self_check
+from evalmon.scoring import Scorer
 from evalmon.types import CheckpointRef, Evaluation, RunDescription
 
 __all__ = ["EVALUATORS", "Evaluator", "build"]
@@ -38,12 +37,12 @@ class Evaluator(Protocol):
         ...
 
     def evaluate(
-        self, model: LanguageModel, checkpoint: CheckpointRef, run: RunDescription, weights: str
+        self, scorer: Scorer, checkpoint: CheckpointRef, run: RunDescription, weights: str
     ) -> Evaluation:
-        """Score the weights loaded into ``model``.
+        """Score the weights loaded into the scorer's model.
 
         Args:
-            model: the model, the checkpoint's parameters loaded.
+            scorer: scores requests with the checkpoint's parameters.
             checkpoint: what is scored.
             run: the run it belongs to.
             weights: fingerprint of the parameters.
@@ -55,6 +54,7 @@ class Evaluator(Protocol):
 
 
 EVALUATORS: dict[str, Callable[[EvaluationSettings, RunDescription], Sequence[Evaluator]]] = {
+    "self_check": self_check.build,
     "holdout_loss": holdout_loss.build,
     "downstream_tasks": downstream_tasks.build,
     "memorization_probe": memorization_probe.build,
@@ -73,23 +73,7 @@ def build(settings: EvaluationSettings, run: RunDescription) -> list[Evaluator]:
     for name in settings.evaluators:
         if name not in EVALUATORS:
             raise ConfigError(_unknown("evaluation.evaluators", "evaluator", name, EVALUATORS))
-    if "downstream_tasks" in settings.evaluators:
-        _check_tasks(settings)
     return [item for name in settings.evaluators for item in EVALUATORS[name](settings, run)]
-
-
-def _check_tasks(settings: EvaluationSettings) -> None:
-    """Refuse a task that cannot be scored, before anything is."""
-    known: Sequence[str] = sorted(TASK_FILES)
-    if not settings.task_data and not set(settings.tasks) <= set(CORE_TASKS):
-        from evalmon.evaluators import harness
-
-        known = harness.known_tasks()
-    for task in settings.tasks:
-        if task not in known:
-            message = _unknown("evaluation.tasks", "task", task, known)
-            hint = "; task_data holds these only" if settings.task_data else ""
-            raise ConfigError(message + hint)
 
 
 def _unknown(place: str, kind: str, name: str, known: Collection[str]) -> str:

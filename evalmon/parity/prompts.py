@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias, cast
 import numpy as np
 
 from evalmon.errors import DataError
+from evalmon.tokenizer import TextTokenizer
 
 __all__ = ["Prompts", "random_prompts", "read_prompts", "require_ids", "tokenizer_encode"]
 
@@ -94,27 +95,9 @@ def tokenizer_encode(candidates: Sequence[Path]) -> Callable[[str], list[int]] |
 
     Args:
         candidates: ``tokenizers`` JSON files, which need not exist.
-
-    Raises:
-        DataError: the file is not one, or the library is not installed.
     """
     file = next((path for path in candidates if path.is_file()), None)
-    if file is None:
-        return None
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise DataError(
-            f"{file}: needs the tokenizers package; pip install 'evalmon[evaluate]'"
-        ) from error
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:
-        # The library raises bare Exception for anything it cannot parse.
-        if type(error) is not Exception:
-            raise
-        raise DataError(f"{file}: not a tokenizers JSON file ({error})") from error
-    return lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids)
+    return None if file is None else TextTokenizer(file).encode
 
 
 def _require_texts(numbered: Sequence[tuple[str, str]]) -> None:

@@ -9,10 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from evalmon import bands, series
+from evalmon.detectors.evaluator_trust import chance_of
 from evalmon.errors import EvalmonError
-from evalmon.evidence import TRAIN_METRIC
+from evalmon.evidence import TRAIN_METRIC, identity_differences
 from evalmon.logs import jsonl
 from evalmon.metrics import Interval, wilson_interval
+from evalmon.report.trust import self_check_facts
 from evalmon.report.view import Curve, Marker, RunView, TaskRow, UnmatchedTrace
 from evalmon.store import Delivery, Store, StoredFailure
 from evalmon.types import CheckpointRef, RunDescription, Score, Series, Verdict
@@ -27,16 +29,6 @@ TrainReader: TypeAlias = Callable[[RunDescription, Series], Series]
 
 _HOLDOUT = re.compile(r"eval/lm/(.+)-validation/ce_nats")
 _ACCURACIES = ("acc", "len_norm")
-_CHANCE = {
-    "arc_easy": 0.25,
-    "arc_challenge": 0.25,
-    "boolq": 0.5,
-    "hellaswag": 0.25,
-    "openbookqa": 0.25,
-    "piqa": 0.5,
-    "sciq": 0.25,
-    "winogrande": 0.5,
-}
 
 
 def collect(
@@ -104,6 +96,7 @@ def collect(
         ),
         commands=(*commands, *_commands(run, store.where)),
         heartbeats=store.heartbeats(run_name),
+        self_check=_self_check(store, run_name, last),
         notes=tuple(notes),
     )
 
@@ -157,8 +150,8 @@ def _peer(
     own, other = store.identity(run, holdout), store.identity(reference, holdout)
     if own is not None and other is not None and own != other:
         notes.append(
-            f"The reference {reference} is not drawn: its {holdout} has another metric identity "
-            f"({other.fingerprint}, not {own.fingerprint})."
+            f"The reference {reference} is not drawn: its {holdout} differs in "
+            f"{'; '.join(identity_differences(own, other))}."
         )
         return None
     return store.describe(reference)
@@ -279,7 +272,10 @@ def _task(
     if other is None:
         note = "not scored" if peer else ""
     elif other.identity != score.identity:
-        other, note = None, "another metric identity"
+        fields = (
+            item.partition(":")[0] for item in identity_differences(score.identity, other.identity)
+        )
+        other, note = None, f"another metric identity ({', '.join(fields)})"
     elif peer is not None and peer.tokens != last.tokens:
         note = "at fewer tokens"
     return TaskRow(
@@ -293,7 +289,7 @@ def _task(
         reference_stderr=other.stderr if other else None,
         reference_items=other.items if other else None,
         reference_tokens=peer.tokens if other and peer else None,
-        chance=_CHANCE.get(score.identity.task),
+        chance=chance_of(score.identity.task),
         note=note,
     )
 
@@ -301,6 +297,25 @@ def _task(
 def _wilson(score: Score) -> Interval:
     """Return an accuracy with its 95 % Wilson interval, which is wide at 0 and 1 too."""
     return wilson_interval(round(score.value * score.items), score.items)
+
+
+def _self_check(store: Store, run: str, last: CheckpointRef | None) -> tuple[tuple[str, str], ...]:
+    """Return what the self-check of the latest evaluation says, as (label, text)."""
+    if last is None:
+        return ()
+    found = [item for item in store.evaluations(run, last.step) if item.evaluator == "self_check"]
+    if found:
+        return self_check_facts(last.step, found[-1])
+    said = [
+        item.failure
+        for item in store.failures(run)
+        if item.failure.evaluator == "self_check"
+        and item.failure.checkpoint.step == last.step
+        and not item.superseded
+    ]
+    if not said:
+        return (("self-check", f"not run at step {last.step:,}"),)
+    return (("self-check", f"failed at step {last.step:,}: {said[-1].message}"),)
 
 
 def _stuck(deliveries: Sequence[Delivery], now: float) -> frozenset[tuple[str, str]]:

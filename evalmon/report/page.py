@@ -147,6 +147,7 @@ def _run(view: RunView, number: int) -> str:
         _tasks(view, number),
         _alerts(view),
         _compared(view),
+        _block("Evaluator", _facts(view.self_check)) if view.self_check else "",
         _failures(view),
         _notes(view),
         _block("Reproduce", f"<pre>{html.escape(chr(10).join(view.commands))}</pre>"),

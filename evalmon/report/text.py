@@ -34,6 +34,7 @@ def text(view: RunView) -> str:
         blocks[-1] += _aligned(rows, indent="  ")
     blocks += [
         _listed("Alerts", _alerts(view)),
+        _listed("Evaluator", [f"{label}: {said}" for label, said in view.self_check]),
         _listed("Failures", [failure_text(item) for item in view.failures]),
         _listed("Notes", view.notes),
         ["Reproduce", *(f"  {command}" for command in view.commands)],
@@ -60,6 +61,7 @@ def markdown(view: RunView) -> str:
         ]
     for heading, lines in (
         ("Alerts", _alerts(view)),
+        ("Evaluator", [f"{label}: {said}" for label, said in view.self_check]),
         ("Failures", [failure_text(item) for item in view.failures]),
         ("Notes", view.notes),
     ):

@@ -134,6 +134,7 @@ class RunView:
         identities: metric -> what its number means.
         commands: command lines that reproduce the result.
         heartbeats: what each evaluator process is doing.
+        self_check: what the self-check of the latest evaluation says, as (label, text).
         notes: what could not be shown, and why.
     """
 
@@ -157,6 +158,7 @@ class RunView:
     identities: tuple[tuple[str, MetricIdentity], ...]
     commands: tuple[str, ...]
     heartbeats: tuple[Heartbeat, ...] = ()
+    self_check: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -7,6 +7,7 @@ so that text, Markdown, HTML and dashboard say the same.
 from dataclasses import dataclass
 
 from evalmon.metrics import Interval
+from evalmon.report.trust import doubt
 from evalmon.report.view import Marker, RunView
 from evalmon.store import Delivery, StoredFailure
 from evalmon.types import Finding, Json, ProbeResult, Verdict, VerdictName
@@ -262,7 +263,7 @@ def headline(view: RunView) -> str:
     if verdict is None:
         return f"{view.run.name} has not been judged yet."
     within = f" within ±{nats_text(verdict.tolerance_nats)} nats per token"
-    return _SENTENCES[verdict.verdict].format(
+    return (doubt(verdict) or _SENTENCES[verdict.verdict]).format(
         run=view.run.name,
         reference=view.reference or "its reference",
         drop=f"{nats_text(verdict.unmatched_nats)} nats per token",

@@ -48,7 +48,8 @@ def refuse_non_finite(evaluation: Evaluation) -> None:
     """Let an evaluation pass only if every number in it is finite.
 
     Raises:
-        EvaluationError: a score, its standard error, an item or the probe is NaN or infinite.
+        EvaluationError: a score, its standard error, an item, the probe or a number of the
+            header is NaN or infinite, or the header holds what JSON does not.
     """
     where = f"{evaluation.evaluator} at step {evaluation.checkpoint.step}"
     for score in evaluation.scores:
@@ -68,6 +69,13 @@ def refuse_non_finite(evaluation: Evaluation) -> None:
     probe = evaluation.probe
     if probe and not all(map(math.isfinite, (probe.mean_nats, probe.low_nats, probe.high_nats))):
         raise EvaluationError(f"{where}: the probe's interval is not finite: {probe}")
+    try:
+        _dumps(dict(evaluation.header))
+    except (TypeError, ValueError) as error:
+        raise EvaluationError(
+            f"{where}: the header is not strict JSON ({error}): {dict(evaluation.header)}; "
+            "report this fault"
+        ) from error
 
 
 def description_text(run: RunDescription) -> str:
@@ -95,6 +103,7 @@ def evaluation_row(evaluation: Evaluation, at: float) -> dict[str, Any]:
         "finished_at": at,
         "probe": None if probe is None else _dumps(asdict(probe)),
         "artifacts": _dumps([str(path) for path in evaluation.artifacts]),
+        "header": _dumps(dict(evaluation.header)),
     }
 
 
@@ -109,6 +118,7 @@ def evaluation_from(row: RowMapping, scores: Iterable[Score]) -> Evaluation:
         seconds=row["seconds"],
         probe=probe_from(row["probe"]),
         artifacts=tuple(Path(name) for name in json.loads(row["artifacts"])),
+        header=json.loads(row["header"]),
     )
 
 

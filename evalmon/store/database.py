@@ -51,6 +51,7 @@ class Database:
         parsed = _parse(url)
         self.read_only = read_only
         self.where = parsed.render_as_string(hide_password=True).removeprefix("sqlite:///")
+        self.file = _file_of(parsed)
         self._engine = self._create(parsed)
         try:
             self._check()
@@ -80,9 +81,8 @@ class Database:
         """Create the engine; SQLite gets its pragmas and explicit transactions."""
         if url.get_backend_name() != "sqlite":
             return self._engine_of(url)
-        file = url.database
-        if file and file != ":memory:":
-            path = Path(file)
+        path = _file_of(url)
+        if path is not None:
             if self.read_only and not path.is_file():
                 raise StoreError(
                     f"{path}: no such store; name the one an evaluator writes (evalmon watch RUN)"
@@ -128,7 +128,8 @@ class Database:
         if found != str(SCHEMA_VERSION):
             raise StoreError(
                 f"{self.where}: store of schema version {found}, this evalmon reads version"
-                f" {SCHEMA_VERSION}; use the evalmon that wrote it, or name a new store"
+                f" {SCHEMA_VERSION}; use the evalmon that wrote it, or name a new store: it is"
+                " filled from the checkpoints still there"
             )
 
     @contextmanager
@@ -151,6 +152,13 @@ def _parse(url: str | Path) -> URL:
         return make_url(url)
     except ArgumentError as error:
         raise StoreError(f"{url}: not a database URL; give a path, or sqlite:///PATH") from error
+
+
+def _file_of(url: URL) -> Path | None:
+    """Return the file of an SQLite database, None for any other and for one in memory."""
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return None
+    return Path(str(url.database))
 
 
 def _read_only(path: Path) -> URL:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import RowMapping, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from evalmon.errors import StoreError
@@ -49,8 +49,7 @@ class Presence(Reader):
                 if held is None:
                     connection.execute(insert(table).values(resource=resource, **row))
                     return True
-                holder = Holder(held["host"], held["pid"], held["started"])
-                if holder != me and held["until"] > now and holder.alive() is not False:
+                if self._refused(held):
                     return False
                 connection.execute(update(table).where(here).values(row))
                 return True
@@ -58,6 +57,14 @@ class Presence(Reader):
             if isinstance(error.__cause__, IntegrityError):  # another process was first
                 return False
             raise
+
+    def leased_elsewhere(self, resource: str) -> bool:
+        """Return whether :meth:`lease` would be refused now: another process is at it."""
+        table = schema.leases
+        with self._database.reading() as connection:
+            query = select(table).where(table.c.resource == resource)
+            held = connection.execute(query).mappings().one_or_none()
+        return held is not None and self._refused(held)
 
     def release(self, resource: str) -> None:
         """Give a lease back; one that another process has taken over stays."""
@@ -80,3 +87,10 @@ class Presence(Reader):
                     key = {"run": run, "host": other.host, "pid": other.pid}
                     connection.execute(delete(table).filter_by(**key))
             connection.execute(insert(table).values(stage=stage, since=self._clock(), **mine))
+
+    def _refused(self, held: RowMapping) -> bool:
+        """Return whether a lease is another live process's, and still holds."""
+        holder = Holder(held["host"], held["pid"], held["started"])
+        if holder == self._holder or held["until"] <= self._clock():
+            return False
+        return holder.alive() is not False

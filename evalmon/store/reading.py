@@ -54,6 +54,11 @@ class Reader:
         """Path or URL of the store, without a password."""
         return self._database.where
 
+    @property
+    def file(self) -> Path | None:
+        """File of an SQLite store, None for any other."""
+        return self._database.file
+
     def runs(self) -> tuple[str, ...]:
         """Return the runs' names, in the order in which they were registered."""
         return tuple(row["name"] for row in self._rows(select(_RUNS).order_by(_RUNS.c.number)))
@@ -127,6 +132,38 @@ class Reader:
             ScorePoint(row["step"], row["tokens"], row["value"], row["stderr"], row["items"])
             for row in self._metric(run, metric)
         )
+
+    def histories(self, run: str) -> dict[str, tuple[ScorePoint, ...]]:
+        """Return every metric along a run, each of one identity: that of its latest evaluation."""
+        columns = (
+            _EVALUATIONS.c.id,
+            _EVALUATIONS.c.step,
+            schema.checkpoints.c.tokens,
+            _SCORES.c.metric,
+            _SCORES.c.value,
+            _SCORES.c.stderr,
+            _SCORES.c["items"],
+            _SCORES.c.identity_fingerprint,
+        )
+        query = _scores_of_run(run, *columns).order_by(_EVALUATIONS.c.step, _EVALUATIONS.c.id)
+        rows: dict[str, list[RowMapping]] = {}
+        for row in self._rows(query):
+            rows.setdefault(row["metric"], []).append(row)
+        found: dict[str, tuple[ScorePoint, ...]] = {}
+        for metric, points in rows.items():
+            last = max(points, key=lambda row: row["id"])["identity_fingerprint"]
+            kept = {row["step"]: row for row in points if row["identity_fingerprint"] == last}
+            found[metric] = tuple(
+                ScorePoint(row["step"], row["tokens"], row["value"], row["stderr"], row["items"])
+                for row in kept.values()
+            )
+        return found
+
+    def weights(self, run: str) -> dict[int, str]:
+        """Return the fingerprint of the weights scored at each step, by rising step."""
+        query = _of_run(run, _EVALUATIONS.c.step, _EVALUATIONS.c.weights)
+        rows = self._rows(query.order_by(_EVALUATIONS.c.step, _EVALUATIONS.c.id))
+        return {row["step"]: row["weights"] for row in rows}
 
     def series(self, run: str, metric: str) -> Series | None:
         """Return a metric along a run as a series; None before its first score."""

@@ -31,7 +31,7 @@ __all__ = [
     "verdicts",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of these tables; a store of any other is refused."""
 
 metadata = MetaData()
@@ -76,6 +76,7 @@ evaluations = Table(
     Column("finished_at", Float, nullable=False),
     Column("probe", Text),
     Column("artifacts", Text, nullable=False),
+    Column("header", Text, nullable=False),
     UniqueConstraint("run", "step", "evaluator", "version"),
 )
 

@@ -21,6 +21,7 @@ byte), ``_acc`` (fraction), ``_tokens`` (trained on, padding excluded).
 """
 
 from evalmon.types.documents import Document
+from evalmon.types.forest import ROW_TOKENS, ForestScores, TokenForest
 from evalmon.types.overlaps import (
     DocumentOverlap,
     LeakageReport,
@@ -50,6 +51,7 @@ from evalmon.types.scores import (
     Failure,
     MetricIdentity,
     ProbeResult,
+    ResponseCache,
     Score,
     ScoreRequest,
     TokenScores,
@@ -63,6 +65,7 @@ __all__ = [
     "FULL",
     "ID_LOG_MAGIC",
     "ID_LOG_RECORD",
+    "ROW_TOKENS",
     "RUN_FORMAT",
     "SLIDING",
     "Alert",
@@ -74,6 +77,7 @@ __all__ = [
     "Failure",
     "Finding",
     "FloatArray",
+    "ForestScores",
     "IntArray",
     "Json",
     "LeakageReport",
@@ -82,12 +86,14 @@ __all__ = [
     "OverlapMeasure",
     "ProbeResult",
     "RepeatSummary",
+    "ResponseCache",
     "RopeParameters",
     "RunDescription",
     "Score",
     "ScoreRequest",
     "Seam",
     "Series",
+    "TokenForest",
     "TokenScores",
     "ToleranceBand",
     "TrainingDocument",

@@ -62,7 +62,7 @@ class RunDescription:
         model: the adapter's own settings (preset, shapes), passed through unread.
         tokenizer: path of a ``tokenizers`` JSON file, relative to ``path`` or absolute.
         vocab_size: rows of the embedding (padded).
-        eos_id: token id that ends documents, and the prefix of scored text.
+        eos_id: token id that ends documents.
         sequence_length: tokens an instance.
         batch_instances: instances a step, over all hosts.
         planned_steps: steps of the whole schedule.
@@ -82,6 +82,7 @@ class RunDescription:
         earlier_batches: [last step, instances a step] of segments that had another batch than
             ``batch_instances``, by rising step.
         data_changes: steps after which the run went on with other data, on request.
+        bos_id: token id that begins texts, None where the tokenizer has none.
         extra: further facts for a reader (versions, MFU convention).
     """
 
@@ -108,6 +109,7 @@ class RunDescription:
     upsampled: list[list[int]] = field(default_factory=list[list[int]])
     earlier_batches: list[list[int]] = field(default_factory=list[list[int]])
     data_changes: list[int] = field(default_factory=list[int])
+    bos_id: int | None = None
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -122,6 +124,11 @@ class RunDescription:
             eos_id=self.eos_id,
             tokenizer=self.tokenizer,
         )
+
+    @property
+    def prefix_id(self) -> int:
+        """Token id before scored text that has no context: the beginning, else the end."""
+        return self.eos_id if self.bos_id is None else self.bos_id
 
     @property
     def tokens_per_step(self) -> int:

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ __all__ = [
     "Failure",
     "MetricIdentity",
     "ProbeResult",
+    "ResponseCache",
     "Score",
     "ScoreRequest",
     "TokenScores",
@@ -45,6 +48,18 @@ class TokenScores:
 
     logprobs: NDArray[np.float32]
     greedy: bool
+
+
+class ResponseCache(Protocol):
+    """Answers of one model with one set of weights, kept so that none is asked for twice."""
+
+    def get(self, requests: Sequence[ScoreRequest]) -> dict[ScoreRequest, TokenScores]:
+        """Return the answers that are known, of whichever requests."""
+        ...
+
+    def put(self, answers: Mapping[ScoreRequest, TokenScores]) -> None:
+        """Keep answers."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +159,8 @@ class Evaluation:
         seconds: wall time.
         probe: set by the memorization probe alone.
         artifacts: files written beside the store (lm-eval's results and samples).
+        header: what else there is to know of how it was computed: dtypes, batch size,
+            prefix token, versions, counts of what was merged or shared; JSON values.
     """
 
     evaluator: str
@@ -154,6 +171,7 @@ class Evaluation:
     seconds: float
     probe: ProbeResult | None = None
     artifacts: tuple[Path, ...] = ()
+    header: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)

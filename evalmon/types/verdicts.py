@@ -18,9 +18,9 @@ class Finding:
 
     Attributes:
         detector: ``unmatched_drop``, ``repeated_instances``, ``memorization_probe``,
-            ``nonfinite_loss`` …
+            ``nonfinite_loss``, ``evaluator_suspect`` …
         kind: what it is a sign of: ``memorization``, ``leakage``, ``evaluator``,
-            ``divergence``, ``data``.
+            ``checkpoint``, ``divergence``, ``data``.
         run: the run's name.
         alarm_step: step of the evaluation at which the detector first spoke.
         alarm_tokens: the same in tokens.

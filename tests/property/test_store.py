@@ -1,8 +1,9 @@
 """Laws of the store that hold for all values: what is stored comes back, in any order."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -60,23 +61,41 @@ def scores(draw: st.DrawFn) -> Score:
     )
 
 
-def evaluation(step: int, found: Sequence[Score], probe: ProbeResult | None = None) -> Evaluation:
+json_values = st.recursive(
+    st.none() | st.booleans() | counts | numbers | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+headers = st.dictionaries(texts, json_values, max_size=3)
+
+
+def evaluation(
+    step: int,
+    found: Sequence[Score],
+    probe: ProbeResult | None = None,
+    header: Mapping[str, Any] | None = None,
+) -> Evaluation:
     """Make an evaluation of a step."""
     ref = CheckpointRef("tiny", step, step * 32, Path("/runs/tiny") / str(step))
-    return Evaluation("e", "v", ref, "w", tuple(found), 0.5, probe, (Path("a b.json"),))
+    artifacts = (Path("a b.json"),)
+    return Evaluation("e", "v", ref, "w", tuple(found), 0.5, probe, artifacts, header or {})
 
 
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @quick
-@given(st.lists(scores(), unique_by=lambda score: score.metric, max_size=4), st.none() | probes)
+@given(
+    st.lists(scores(), unique_by=lambda score: score.metric, max_size=4),
+    st.none() | probes,
+    headers,
+)
 def test_an_evaluation_comes_back_to_the_last_bit(
-    found: list[Score], probe: ProbeResult | None
+    found: list[Score], probe: ProbeResult | None, header: dict[str, Any]
 ) -> None:
     with Store.open("sqlite://") as store:
         store.register(RUN)
-        stored = evaluation(10, found, probe)
+        stored = evaluation(10, found, probe, header)
         assert store.append_evaluation(stored)
         (back,) = store.evaluations("tiny")
         scored = tuple(sorted(found, key=lambda score: score.metric))
@@ -100,17 +119,18 @@ def test_a_series_does_not_depend_on_the_order_of_storing(order: list[int]) -> N
 
 
 @quick
-@given(scores(), st.sampled_from([float("nan"), float("inf"), -float("inf")]), st.integers(0, 2))
+@given(scores(), st.sampled_from([float("nan"), float("inf"), -float("inf")]), st.integers(0, 3))
 def test_a_number_that_is_not_finite_leaves_no_trace(score: Score, bad: float, where: int) -> None:
     broken = [
-        replace(score, value=bad),
-        replace(score, stderr=bad),
-        replace(score, item_ids=("x",), item_values=(bad,), item_weights=()),
+        evaluation(10, [replace(score, value=bad)]),
+        evaluation(10, [replace(score, stderr=bad)]),
+        evaluation(10, [replace(score, item_ids=("x",), item_values=(bad,), item_weights=())]),
+        evaluation(10, [score], header={"padding_share": [bad]}),
     ][where]
     with Store.open("sqlite://") as store:
         store.register(RUN)
         with pytest.raises(EvaluationError):
-            store.append_evaluation(evaluation(10, [broken]))
+            store.append_evaluation(broken)
         assert store.evaluations("tiny") == ()
         assert store.checkpoints("tiny") == ()
 

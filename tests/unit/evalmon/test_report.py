@@ -163,7 +163,7 @@ def test_a_reference_with_another_metric_identity_is_not_drawn(tmp_path: Path) -
         shown = collect(store, "other")
     assert [curve.run for curve in (*shown.train, *shown.holdout)] == ["other", "other"]
     assert all(row.reference is None for row in shown.tasks)
-    assert "another metric identity" in shown.notes[0]
+    assert "differs in 'item_limit': 9 against 25." in shown.notes[0]
 
 
 def test_a_run_whose_directory_is_gone_is_still_reported(tmp_path: Path) -> None:
@@ -251,6 +251,9 @@ def test_the_text_of_a_judged_run(view: RunView) -> None:
         "Alerts\n"
         "  - open since 184k tokens: double-sharded: train loss falls and holdout loss does not "
         "follow (step 90, 184,320 tokens); console: delivered\n"
+        "\n"
+        "Evaluator\n"
+        "  - self-check: not run at step 200\n"
         "\n"
         "Reproduce\n"
         "  evalmon report runs/double-sharded"

@@ -9,21 +9,17 @@ import pytest
 
 from evalmon.config import ComparisonSettings
 from evalmon.detectors.curve import Alarm, CurveResult, Points
-from evalmon.errors import ConfigError
-from evalmon.evidence import Case, RunEvidence, build_case
-from evalmon.id_logs import IdLog
-from evalmon.logs.jsonl import RunLog
+from evalmon.detectors.trust_evidence import EqualScores, TrustEvidence
+from evalmon.evidence import Case
 from evalmon.types import (
-    ID_LOG_RECORD,
     CheckpointRef,
     ProbeResult,
     RepeatSummary,
-    RunDescription,
     Series,
     Verdict,
     VerdictName,
 )
-from evalmon.verdict import judge, judge_run
+from evalmon.verdict import judge
 
 N = 20
 SHORT = ComparisonSettings(profile="short")
@@ -227,119 +223,37 @@ def test_every_verdict_is_strict_json():
         json.dumps(judge(case(found, repeats=REPEATS)).record(), allow_nan=False)
 
 
-# From what a run leaves behind.
+# Scores that cannot be trusted.
 
 
-def described(path: Path, **changes: Any) -> RunDescription:
-    run = RunDescription(
-        name="a", path=path, adapter="olmo3", model={}, tokenizer="t", vocab_size=8, eos_id=0,
-        sequence_length=2, batch_instances=5, planned_steps=200, planned_passes=1,
-        source_instances=1_000, hosts=1, loader="batch_strided", seed=0, warmup_steps=0,
-        recipe="r", loss={"divisor": "unmasked tokens", "z_loss": False}, data="d",
-    )  # fmt: skip
-    return replace(run, **changes)
-
-
-def evidence(path: Path, lower: float = 0.0, seed: int = 0, **changes: Any) -> RunEvidence:
-    rng = np.random.default_rng(seed)
-    steps = np.arange(1, 201)
-    loss = 3 + 5 / (1 + steps / 30) + 0.05 * rng.standard_normal(200)
-    loss -= lower * np.maximum(0, steps - 30) / 170
-    at = np.arange(10, 201, 10)
-    train = Series("train/ce_nats", steps, steps * 10, loss)
+def doubted(step: int = 200, **facts: Any) -> TrustEvidence:
+    at = np.arange(10, step + 1, 10)
     holdout = Series("eval/lm/x-validation/ce_nats", at, at * 10, 3.1 + 5 / (1 + at / 30))
-    log = RunLog(path / "log.jsonl", {train.metric: train}, (), 200, None, True, "completed", "",
-                 (), 0)  # fmt: skip
-    return replace(RunEvidence(described(path), log, holdout), **changes)
+    return replace(TrustEvidence(step, 100_352, holdout), **facts)
 
 
-def drawn(path: Path, source: int) -> IdLog:
-    records = np.zeros(1_000, ID_LOG_RECORD)
-    records["step"] = np.repeat(np.arange(1, 201), 5)
-    records["instance"] = records["text_hash"] = np.arange(1_000) % source
-    return IdLog(path / "ids.bin", records, 0)
+def test_repeats_speak_whatever_the_evaluator_does():
+    found = judge(case(curve(), repeats=REPEATS, trust=doubted(self_check={200: "broken"})))
+    assert found.verdict is VerdictName.MEMORIZATION_SUSPECTED
+    assert "480 of 640 draws" in found.reasons[0]
+    assert kinds(found) == ["repeated_instances", "evaluator_suspect"]
 
 
-def test_a_run_that_repeats_is_confirmed_and_without_its_id_log_suspected(tmp_path: Path):
-    reference = evidence(tmp_path, seed=1)
-    ids = drawn(tmp_path, 250)
-    result = ProbeResult(0.5, 0.4, 0.6, 128, ids.until(200).fingerprint)
-    full = evidence(tmp_path, 1.0, ids=ids, probe=result, probe_checkpoint=PROBED)
-    confirmed = judge_run(full, SHORT, reference)
-    assert confirmed.verdict is VerdictName.MEMORIZATION_CONFIRMED
-    assert confirmed.first_repeat_tokens == 51 * 10
-    assert confirmed.probe == result
-    suspected = judge_run(replace(full, ids=None), SHORT, reference)
-    assert suspected.verdict is VerdictName.MEMORIZATION_SUSPECTED
-    assert suspected.onset_tokens == confirmed.onset_tokens
-    assert suspected.alarm_tokens == confirmed.alarm_tokens
+def test_equal_scores_are_a_fault_at_the_step_that_got_them_and_told_from_then_on():
+    equal = (EqualScores("eval/lm/x-validation/ce_nats", 190, 200, 50),)
+    now = judge(case(curve(), trust=doubted(equal_scores=equal)))
+    assert now.verdict is VerdictName.EVALUATOR_FAULT
+    assert now.reasons[0].startswith("suspect cache: eval/lm/x-validation/ce_nats is equal to ")
+    earlier = (replace(equal[0], earlier=180, later=190),)
+    later = judge(case(curve(), trust=doubted(equal_scores=earlier)))
+    assert later.verdict is VerdictName.HEALTHY
+    assert kinds(later) == ["same_scores"]
 
 
-def test_a_probe_taken_earlier_counts_while_its_draws_are_the_same(tmp_path: Path):
-    ids = drawn(tmp_path, 1_000)
-    earlier = replace(PROBED, step=100)
-    result = ProbeResult(0.5, 0.4, 0.6, 128, ids.until(100).fingerprint)
-    found = evidence(tmp_path, ids=ids, probe=result, probe_checkpoint=earlier)
-    assert build_case(found, SHORT).counted_probe == result
-    changed = replace(found, ids=drawn(tmp_path, 300))
-    assert build_case(changed, SHORT).counted_probe is None
-
-
-def test_equal_recipes_turn_the_level_channel_on(tmp_path: Path):
-    run, reference = evidence(tmp_path), evidence(tmp_path, seed=1)
-    other = replace(reference, run=described(tmp_path, recipe="q"))
-    assert build_case(run, SHORT, reference).curve.mode == "level"
-    assert build_case(run, SHORT, other).curve.mode == "reference"
-    forced = replace(SHORT, same_recipe=True)
-    assert build_case(run, forced, other).curve.mode == "level"
-    assert build_case(run, SHORT).curve.mode == "free"
-
-
-def test_another_divisor_of_the_loss_is_never_laid_over(tmp_path: Path):
-    masked = described(tmp_path, name="b", loss={"divisor": "all tokens", "z_loss": False})
-    reference = replace(evidence(tmp_path, seed=1), run=masked)
-    verdict = judge_run(evidence(tmp_path), SHORT, reference)
-    assert verdict.verdict is VerdictName.RECIPE_DIFFERS
-    assert verdict.reference is None
-    assert verdict.reasons[0] == (
-        "train/ce_nats differs from b's in 'divisor': 'unmasked tokens' against 'all tokens'"
-    )
-
-
-def test_another_identity_of_the_holdout_is_never_laid_over(tmp_path: Path):
-    reference = evidence(tmp_path, seed=1, holdout_identity="11")
-    verdict = judge_run(evidence(tmp_path, holdout_identity="22"), SHORT, reference)
-    assert verdict.verdict is VerdictName.RECIPE_DIFFERS
-
-
-def test_what_comes_after_the_evaluation_judged_changes_nothing(tmp_path: Path):
-    whole = evidence(tmp_path, 1.0, ids=drawn(tmp_path, 250))
-    early = replace(whole, holdout=whole.holdout.until(120))
-    train = whole.log.series["train/ce_nats"].until(120)
-    ids = whole.ids.until(120) if whole.ids else None
-    cut = replace(early, log=replace(whole.log, series={train.metric: train}), ids=ids)
-    reference = evidence(tmp_path, seed=1)
-    assert judge_run(early, SHORT, reference) == judge_run(cut, SHORT, reference)
-
-
-def test_a_run_alone_is_healthy(tmp_path: Path):
-    verdict = judge_run(evidence(tmp_path), SHORT)
-    assert (verdict.verdict, verdict.reference) == (VerdictName.HEALTHY, None)
-
-
-def test_a_run_before_its_first_step_is_not_enough(tmp_path: Path):
-    started = evidence(tmp_path)
-    zero = np.zeros(1, np.int64)
-    untrained = replace(
-        started,
-        log=replace(started.log, series={}),
-        holdout=Series(started.holdout.metric, zero, zero, np.array([8.3])),
-    )
-    verdict = judge_run(untrained, SHORT, evidence(tmp_path, seed=1))
-    assert verdict.verdict is VerdictName.NOT_ENOUGH_DATA
-    assert (verdict.step, verdict.unmatched_nats, verdict.tolerance_nats) == (0, None, None)
-
-
-def test_an_unknown_profile_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="unknown profile 'shrt'"):
-        judge_run(evidence(tmp_path), ComparisonSettings(profile="shrt"))
+def test_equal_weights_are_told_and_decide_nothing():
+    found = judge(case(curve(), trust=doubted(weights={100: "aa", 190: "bb", 200: "bb"})))
+    assert found.verdict is VerdictName.HEALTHY
+    assert [(item.detector, item.kind, item.alarm_step) for item in found.findings] == [
+        ("same_weights", "checkpoint", 200)
+    ]
+    assert "steps 190 and 200 hold the same weights (fingerprint bb)" in found.reasons[1]

@@ -13,9 +13,11 @@ import pytest
 
 from evalmon.errors import CheckpointError, ConfigError, EvaluationError
 from evalmon.models import LanguageModel, find_model
-from evalmon.types import ModelDescription, ScoreRequest, Yarn
+from evalmon.scoring import Scorer
+from evalmon.types import ModelDescription, ScoreRequest, TokenForest, Yarn
 from trainer.adapter import Olmo3LanguageModel, open_model
 from trainer.architecture import Olmo3Config
+from trainer.branches import Branches, Prefix
 from trainer.initialize import initialize
 from trainer.model import bind
 
@@ -61,7 +63,7 @@ def test_scores_are_the_models_own_log_probabilities(
     model: Olmo3LanguageModel, logprobs: Any
 ) -> None:
     requests = _requests(4)
-    for request, scores in zip(requests, model.score(requests), strict=True):
+    for request, scores in zip(requests, Scorer(model).score(requests), strict=True):
         table = logprobs((*request.context, *request.continuation))
         start = len(request.context) - 1
         rows = table[start : start + len(request.continuation)]
@@ -73,9 +75,9 @@ def test_scores_are_the_models_own_log_probabilities(
 
 def test_scores_do_not_depend_on_batching_or_order(model: Olmo3LanguageModel) -> None:
     requests = _requests(36)
-    together = [s.logprobs for s in model.score(requests)]
-    backwards = [s.logprobs for s in model.score(requests[::-1])][::-1]
-    alone = [model.score([r])[0].logprobs for r in requests[:5]]
+    together = [s.logprobs for s in Scorer(model).score(requests)]
+    backwards = [s.logprobs for s in Scorer(model).score(requests[::-1])][::-1]
+    alone = [Scorer(model).score([r])[0].logprobs for r in requests[:5]]
     for one, other in zip(together, backwards, strict=True):
         assert np.abs(one - other).max() < 1e-4
     for one, other in zip(together, alone, strict=False):
@@ -84,22 +86,35 @@ def test_scores_do_not_depend_on_batching_or_order(model: Olmo3LanguageModel) ->
 
 def test_requests_that_share_their_inputs_are_all_answered(model: Olmo3LanguageModel) -> None:
     same = [ScoreRequest((1, 2), (token,)) for token in range(50)]
-    scores = model.score(same)
+    scores = Scorer(model).score(same)
     total = sum(np.exp(float(s.logprobs[0])) for s in scores)
     assert total == pytest.approx(1.0, abs=1e-4)
     assert sum(s.greedy for s in scores) == 1
 
 
-def test_few_shapes_are_compiled(model: Olmo3LanguageModel) -> None:
-    for seed in range(3):
-        model.score(_requests(33, seed))
+def test_new_weights_compile_nothing_and_their_prefixes_do_not_last(
+    parameters: dict[str, Any],
+) -> None:
+    model = Olmo3LanguageModel(CONFIG, 400)
+    model.load(parameters)
+    block = tuple(np.random.default_rng(0).integers(0, 50, 300).tolist())
+    requests = [ScoreRequest((*block, n % 50, n), (n // 50,) * 20) for n in range(50)]
+    first = Scorer(model).score(requests)
+    prefix = model.extend(block)
     compiled: Any = model
-    assert compiled._hidden._cache_size() == 2
-    assert compiled._head._cache_size() == 1
+    calls = [compiled._rows, compiled._grow, compiled._append, compiled._head]
+    sizes = [call._cache_size() for call in calls]
+    assert sizes == [2, 2, 2, 1]  # below a prefix one row and eight; its first part, its second
+    model.load(jax.tree.map(lambda p: p * 1.01, parameters))
+    second = Scorer(model).score(requests)
+    assert [call._cache_size() for call in calls] == sizes
+    assert first[0].logprobs.tolist() != second[0].logprobs.tolist()
+    with pytest.raises(EvaluationError, match="with other weights; extend it again"):
+        model.extend((1,), prefix)
 
 
 def test_no_requests_have_no_scores(model: Olmo3LanguageModel) -> None:
-    assert model.score([]) == []
+    assert Scorer(model).score([]) == []
     assert model.generate([], [0], 3) == []
 
 
@@ -130,22 +145,31 @@ def test_generation_ends_at_a_stop_id_and_at_the_longest_length(
     [
         (ScoreRequest((1,), (50,)), "request 1: token id 50 outside the vocabulary of 50"),
         (ScoreRequest((-1,), (5,)), "token id -1"),
-        (ScoreRequest((1,) * 15, (1,) * 6), "21 tokens, at most 20"),
-        (ScoreRequest((), (1,)), "a token each"),
-        (ScoreRequest((1,), ()), "a token each"),
+        (ScoreRequest((1,) * 15, (1,) * 7), "22 tokens, the model reads 20"),
     ],
 )
 def test_a_bad_request_is_refused(
     model: Olmo3LanguageModel, request_: ScoreRequest, says: str
 ) -> None:
     with pytest.raises(EvaluationError, match=says):
-        model.score([ScoreRequest((1,), (2,)), request_])
+        Scorer(model).score([ScoreRequest((1,), (2,)), request_])
 
 
 def test_bad_prompts_are_refused(model: Olmo3LanguageModel) -> None:
     for prompt in ([], [50], [1] * LENGTH):
-        with pytest.raises(EvaluationError, match="request 0"):
+        with pytest.raises(EvaluationError, match="prompt 0"):
             model.generate([prompt], [], 1)
+
+
+def test_a_forest_outside_the_vocabulary_is_refused(model: Olmo3LanguageModel) -> None:
+    wrong, zero = np.array([[50]], np.int32), np.array([[0]], np.int32)
+    forest = TokenForest(wrong, zero, zero, 1, zero[0], zero[0])
+    with pytest.raises(EvaluationError, match="token id 50 outside the vocabulary of 50"):
+        model.score(forest)
+    with pytest.raises(EvaluationError, match="without a token"):
+        model.extend(())
+    with pytest.raises(EvaluationError, match="by another model"):
+        model.extend((1,), "a prefix")
 
 
 def test_broken_weights_are_an_error_and_never_a_score(
@@ -153,15 +177,15 @@ def test_broken_weights_are_an_error_and_never_a_score(
 ) -> None:
     request = ScoreRequest((1,), (2,))
     with pytest.raises(EvaluationError, match="no weights loaded"):
-        Olmo3LanguageModel(CONFIG, LENGTH).score([request])
-    before = model.score([request])[0].logprobs
+        Scorer(Olmo3LanguageModel(CONFIG, LENGTH)).score([request])
+    before = Scorer(model).score([request])[0].logprobs
     broken = jax.tree.map(np.copy, parameters)
     broken["norm"]["scale"][0] = np.nan
     model.load(broken)
-    with pytest.raises(EvaluationError, match="request 0: log-probabilities are not finite"):
-        model.score([request])
+    with pytest.raises(EvaluationError, match="log-probability nan of token 2 at place 0"):
+        Scorer(model).score([request])
     model.load(parameters)
-    assert model.score([request])[0].logprobs.tolist() == before.tolist()
+    assert Scorer(model).score([request])[0].logprobs.tolist() == before.tolist()
 
 
 def test_missing_extra_and_misshaped_tensors_are_named(parameters: dict[str, Any]) -> None:
@@ -194,7 +218,7 @@ def test_log_probabilities_are_those_of_every_position(
     rows = _rows(model, text)
     assert (rows.shape, rows.dtype) == ((LENGTH, 50), np.float32)
     assert np.abs(rows - logprobs(text)).max() < 1e-5
-    (scores,) = model.score([ScoreRequest(tuple(text[:1]), tuple(text[1:]))])
+    (scores,) = Scorer(model).score([ScoreRequest(tuple(text[:1]), tuple(text[1:]))])
     chosen = rows[np.arange(LENGTH - 1), text[1:]]
     assert np.abs(scores.logprobs - chosen).max() < 1e-5
 
@@ -267,7 +291,7 @@ def test_bfloat16_weights_never_put_the_loss_on_bfloat16s_grid(parameters: dict[
     model.load(parameters)
     rows = _rows(model, list(range(20))).astype(np.float64)
     assert np.abs(np.log(np.exp(rows).sum(axis=-1))).max() < 1e-5
-    scores = model.score([ScoreRequest((1,), tuple(range(2, 20)))])[0].logprobs
+    scores = Scorer(model).score([ScoreRequest((1,), tuple(range(2, 20)))])[0].logprobs
     assert scores.dtype == np.float32
     assert (scores != scores.astype(ml_dtypes.bfloat16).astype(np.float32)).mean() > 0.8
 
@@ -275,15 +299,21 @@ def test_bfloat16_weights_never_put_the_loss_on_bfloat16s_grid(parameters: dict[
 def test_float32_is_float32_on_every_kind_of_device(parameters: dict[str, Any]) -> None:
     """GPUs and TPUs multiply float32 with fewer bits unless each product says otherwise."""
     model: Any = Olmo3LanguageModel(CONFIG, LENGTH)
+    model.load(parameters)
+    parameters = model._parameters
+    ids, places = np.zeros((1, 32), np.int32), np.zeros(32, np.int32)
+    rows, known = Branches(*[jax.numpy.asarray(ids)] * 3), jax.numpy.zeros((2, 32, 1, 8))
     calls = {
-        model._hidden: (parameters, np.zeros((1, 32), np.int32)),
+        model._hidden: (parameters, ids),
         model._every: (parameters, np.zeros((32, 16), np.float32)),
-        model._head: (parameters, np.zeros((32, 16), np.float32), np.zeros(32, np.int32)),
+        model._head: (parameters, np.zeros((32, 16), np.float32), places, (places, places)),
+        model._rows: (parameters, rows, None),
+        model._grow: (parameters, rows, Prefix(known, known, jax.numpy.int32(3))),
     }
     for call, arguments in calls.items():
-        products = [
-            line for line in call.lower(*arguments).as_text().splitlines() if "dot_general" in line
-        ]
+        with model._computing():
+            text = call.lower(*arguments).as_text()
+        products = [line for line in text.splitlines() if "dot_general" in line]
         assert products
         assert all("precision = [HIGHEST, HIGHEST]" in line for line in products)
 

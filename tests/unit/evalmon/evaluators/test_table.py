@@ -8,7 +8,7 @@ import pytest
 
 from evalmon.config import EvaluationSettings, HoldoutSettings
 from evalmon.errors import ConfigError, DataError
-from evalmon.evaluators import EVALUATORS, build, harness
+from evalmon.evaluators import EVALUATORS, build, harness_tasks
 from evalmon.types import RunDescription
 
 
@@ -26,11 +26,11 @@ def settings(tmp_path: Path) -> EvaluationSettings:
 def test_evaluators_come_in_the_order_of_the_settings(
     settings: EvaluationSettings, run: RunDescription
 ):
-    names = ["holdout_loss:mine", "downstream_tasks:piqa", "downstream_tasks:boolq"]
+    names = ["self_check", "holdout_loss:mine", "downstream_tasks:piqa", "downstream_tasks:boolq"]
     names.append("memorization_probe")
     assert [item.name for item in build(settings, run)] == names
     swapped = replace(settings, evaluators=("memorization_probe", "holdout_loss"))
-    assert [item.name for item in build(swapped, run)] == [names[3], names[0]]
+    assert [item.name for item in build(swapped, run)] == [names[4], names[1]]
 
 
 def test_names_and_versions_are_unique(settings: EvaluationSettings, run: RunDescription):
@@ -53,14 +53,14 @@ def test_an_unknown_evaluator_is_refused_with_the_nearest_name(
 def test_an_unknown_task_is_refused_with_the_nearest_name(
     settings: EvaluationSettings, run: RunDescription
 ):
-    with pytest.raises(ConfigError, match="unknown task 'arc_eazy'; did you mean 'arc_easy'"):
+    with pytest.raises(ConfigError, match="suite 'arc_eazy'; did you mean 'arc_easy'"):
         build(replace(settings, tasks=("arc_eazy",)), run)
 
 
 def test_without_a_data_folder_every_task_of_lm_eval_is_known(
     settings: EvaluationSettings, run: RunDescription, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(harness, "known_tasks", lambda: ["lambada_openai", "piqa"])
+    monkeypatch.setattr(harness_tasks, "known_tasks", lambda: ["lambada_openai", "piqa"])
     fetching = replace(settings, task_data="")
     assert build(replace(fetching, tasks=("lambada_openai",)), run)
     with pytest.raises(ConfigError, match="did you mean 'lambada_openai'"):

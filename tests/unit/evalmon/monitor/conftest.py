@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from evalmon.checkpoints import CheckpointListing, Parameters
 from evalmon.config import ComparisonSettings, EvaluationSettings, HoldoutSettings, Settings
 from evalmon.errors import CheckpointError, EvaluationError
 from evalmon.monitor import Monitor
+from evalmon.scoring import Scorer
 from evalmon.store import Holder, Store
 from evalmon.types import (
     ID_LOG_MAGIC,
@@ -39,7 +40,7 @@ def loss(step: int) -> float:
 class FakeModel:
     """Remembers which weights it was given."""
 
-    vocab_size, max_length, dtype, stored_dtype = 64, 8, "float32", "float32"
+    vocab_size, max_length, dtype, stored_dtype, row_multiple = 512, 8, "float32", "float32", 1
 
     def __init__(self) -> None:
         self.loaded: list[int] = []
@@ -47,7 +48,10 @@ class FakeModel:
     def load(self, parameters: Any) -> None:
         self.loaded.append(parameters["step"])
 
-    def score(self, requests: Any) -> Any:
+    def extend(self, ids: Any, prefix: Any = None) -> Any:
+        raise NotImplementedError
+
+    def score(self, forest: Any, prefix: Any = None) -> Any:
         raise NotImplementedError
 
     def generate(self, prompts: Any, stop_ids: Any, max_new_tokens: Any) -> Any:
@@ -72,10 +76,10 @@ class FakeEvaluator:
         return "not here" if checkpoint.step in self.skipped else ""
 
     def evaluate(
-        self, model: Any, checkpoint: CheckpointRef, run: RunDescription, weights: str
+        self, scorer: Scorer, checkpoint: CheckpointRef, run: RunDescription, weights: str
     ) -> Evaluation:
         self.calls.append(checkpoint.step)
-        assert model.loaded[-1] == checkpoint.step
+        assert cast("FakeModel", scorer.model).loaded[-1] == checkpoint.step
         if self.failures.get(checkpoint.step):
             raise self.failures[checkpoint.step].pop()
         identity = MetricIdentity(
@@ -170,6 +174,8 @@ class World:
     def __init__(self, folder: Path, store: Store, clock: Clock) -> None:
         self.folder, self.store, self.clock = folder, store, clock
         self.runs: dict[str, FakeRun] = {}
+        self.restored: list[int] = []
+        self.on_restore: Callable[[int], object] = lambda step: None
         self.evaluator, self.model, self.sink = FakeEvaluator(), FakeModel(), FakeSink()
 
     def add(self, name: str, steps: Sequence[int] = (), **changes: Any) -> FakeRun:
@@ -177,7 +183,7 @@ class World:
         path = self.folder / name
         path.mkdir()
         facts: dict[str, Any] = {
-            "adapter": "fake", "model": {}, "tokenizer": "t", "vocab_size": 64, "eos_id": 0,
+            "adapter": "fake", "model": {}, "tokenizer": "t", "vocab_size": 512, "eos_id": 0,
             "sequence_length": LENGTH, "batch_instances": BATCH, "planned_steps": STEPS,
             "planned_passes": 1, "source_instances": STEPS * BATCH, "hosts": 1,
             "loader": "batch_strided", "seed": 0, "warmup_steps": 1, "recipe": "same",
@@ -221,6 +227,8 @@ class World:
 
     def restore(self, ref: CheckpointRef) -> Parameters:
         fake = self.runs[ref.run]
+        self.restored.append(ref.step)
+        self.on_restore(ref.step)
         if ref.step in fake.broken:
             reason = fake.broken[ref.step]
             raise reason if isinstance(reason, Exception) else CheckpointError(reason)

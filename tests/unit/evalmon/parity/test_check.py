@@ -13,7 +13,7 @@ from evalmon.parity.check import ParityOptions, compare
 from evalmon.parity.reference import Reference, ReferenceFacts, Rows
 from evalmon.parity.result import MAX_KL, MEAN_KL, ParityResult, PromptFacts
 from evalmon.parity.stored import Recorder, open_stored
-from evalmon.types import ScoreRequest, TokenScores
+from evalmon.types import ForestScores, TokenForest
 
 V, WINDOW = 12, 4
 
@@ -26,7 +26,7 @@ def table(seed: int = 0, rows: int = V) -> NDArray[np.float32]:
 class TableModel:
     """Predicts from the current token alone, some positions at a time."""
 
-    vocab_size, max_length, stored_dtype = V, 4, "float32"
+    vocab_size, max_length, stored_dtype, row_multiple = V, 4, "float32", 1
 
     def __init__(self, values: NDArray[np.float32], part: int = 3, dtype: str = "float32") -> None:
         self.values, self.part, self.dtype = values, part, dtype
@@ -34,7 +34,10 @@ class TableModel:
 
     def load(self, parameters: Mapping[str, Any]) -> None: ...
 
-    def score(self, requests: Sequence[ScoreRequest]) -> list[TokenScores]:
+    def extend(self, ids: Sequence[int], prefix: Any = None) -> Any:
+        raise NotImplementedError
+
+    def score(self, forest: TokenForest, prefix: Any = None) -> ForestScores:
         raise NotImplementedError
 
     def generate(

@@ -115,5 +115,7 @@ def test_the_first_tokenizer_file_there_is_encodes_and_adds_no_token(tmp_path: P
     assert encode is not None
     assert encode("b a c") == [2, 1, 0]
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": 1}))
+    encode = tokenizer_encode([tmp_path / "tokenizer.json"])
+    assert encode is not None
     with pytest.raises(DataError, match="not a tokenizers JSON file"):
-        tokenizer_encode([tmp_path / "tokenizer.json"])
+        encode("b")

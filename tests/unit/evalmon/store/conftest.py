@@ -31,6 +31,7 @@ IDENTITY = MetricIdentity(
     data="bb",
     max_length=128,
 )
+HEADER = {"dtype": "float32", "batch_size": 8, "versions": {"evalmon": "1"}, "merged": [1, 2]}
 
 
 class Clock:
@@ -110,7 +111,15 @@ def evaluation(run: RunDescription) -> Callable[..., Evaluation]:
             item_weights=(1.0, 2.0, 1.0),
         )
         return Evaluation(
-            evaluator, version, ref, f"w{step}", (score,), 1.5, probe, (Path("results.json"),)
+            evaluator,
+            version,
+            ref,
+            f"w{step}",
+            (score,),
+            1.5,
+            probe,
+            (Path("results.json"),),
+            HEADER,
         )
 
     return make

@@ -73,7 +73,7 @@ def test_another_schema_version_is_refused_with_both_versions(store: Store, file
         connection.execute("UPDATE meta SET value = '7' WHERE key = 'schema_version'")
     connection.close()
     for read_only in (False, True):
-        with pytest.raises(StoreError, match=r"version 7, this evalmon reads version 1; use the"):
+        with pytest.raises(StoreError, match=r"version 7, this evalmon reads version 2; use the"):
             Store.open(file, read_only=read_only)
 
 

@@ -71,6 +71,25 @@ def test_the_lease_of_a_killed_process_is_taken_over_at_once(
         assert ours.lease("tiny/10", 3600)
 
 
+def test_a_lease_is_seen_as_taken_by_whom_it_would_be_refused(
+    file: Path, clock: Any, dead: Holder
+) -> None:
+    other = Holder("elsewhere", 7, "1")
+    with (
+        Store.open(file, clock=clock) as ours,
+        Store.open(file, clock=clock, holder=other) as theirs,
+        Store.open(file, clock=clock, holder=dead) as gone,
+    ):
+        assert not ours.leased_elsewhere("tiny/10")
+        assert theirs.lease("tiny/10", 60)
+        assert ours.leased_elsewhere("tiny/10")
+        assert not theirs.leased_elsewhere("tiny/10")
+        clock.now += 60
+        assert not ours.leased_elsewhere("tiny/10")
+        assert gone.lease("tiny/20", 60)
+        assert not ours.leased_elsewhere("tiny/20")
+
+
 def test_a_heartbeat_says_what_a_process_does_since_when(store: Store, clock: Any) -> None:
     store.beat("tiny", "restore step 10")
     clock.now += 5

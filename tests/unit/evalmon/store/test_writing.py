@@ -106,7 +106,17 @@ def test_a_number_that_is_not_finite_is_never_stored(
             store.append_evaluation(replace(bad, scores=(broken,)))
     with pytest.raises(EvaluationError, match="probe's interval is not finite"):
         store.append_evaluation(replace(bad, probe=ProbeResult(value, 0, 0, 1, "")))
+    with pytest.raises(EvaluationError, match=r"step 10: the header is not strict JSON"):
+        store.append_evaluation(replace(bad, header={"padding_share": value}))
     assert store.evaluations("tiny") == ()
+
+
+def test_a_header_that_json_does_not_know_is_refused(
+    store: Store, evaluation: Callable[..., Evaluation]
+) -> None:
+    with pytest.raises(EvaluationError, match=r"not strict JSON \(.*not JSON serializable\)"):
+        store.append_evaluation(replace(evaluation(10), header={"dtype": object()}))
+    assert store.checkpoints("tiny") == ()
 
 
 def test_an_evaluation_that_cannot_be_stored_whole_is_not_stored_at_all(
