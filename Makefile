@@ -29,13 +29,14 @@ check: $(VENV)/.check  ## Format, lint, types, import contracts, fast tests.
 test: $(VENV)/.test  ## All tests: also torch, Chromium, real processes.
 	$(BIN)/pytest
 
-benchmarks: $(VENV)/.test  ## Operating characteristics, speed ratios, memory (about 20 minutes).
+benchmarks: $(VENV)/.test  ## Operating characteristics, speed ratios, memory (about 40 minutes).
 	$(BIN)/python -m tests.benchmarks.startup
 	$(BIN)/python -m tests.benchmarks.detection --json
 	$(BIN)/python -m tests.benchmarks.parity
 	$(BIN)/python -m tests.benchmarks.train
 	$(BIN)/python -m tests.benchmarks.convert
 	$(BIN)/python -m tests.benchmarks.data
+	$(BIN)/python -m tests.benchmarks.scoring
 
 clean:          ## Remove the virtual environment and the demo.
 	rm -rf $(VENV) $(OUT)

@@ -53,10 +53,10 @@ class Compilations:
         self.seconds = 0.0
         jax.monitoring.register_event_duration_secs_listener(self._note)
 
-    def _note(self, event: str, duration: float, **_: Any) -> None:
+    def _note(self, event: str, duration_secs: float, **_: Any) -> None:
         if event == "/jax/core/compile/backend_compile_duration":
             self.times.append(time.perf_counter())
-            self.seconds += duration
+            self.seconds += duration_secs
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ class DownstreamTask:
             self._score(metric, [item[metric] for item in items], ids, scorer)
             for metric in _NORMALIZATION
         )
-        facts = self._facts()
+        facts = header(scorer, run, **self._facts())
         return Evaluation(
             evaluator=self.name,
             version=self.version,
@@ -175,7 +175,7 @@ class DownstreamTask:
             weights=weights,
             scores=scores,
             artifacts=self._save(scored, checkpoint, run, {"weights": weights, **facts}),
-            header=header(scorer, run, **facts),
+            header=facts,
             seconds=time.monotonic() - started,
         )
 

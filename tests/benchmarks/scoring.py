@@ -19,6 +19,7 @@ The last line is one JSON object. At five shots lm-eval's class takes some ten m
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
@@ -153,7 +154,7 @@ def _best_batch_size(twin: Twin, tasks: dict[str, FixedTask]) -> tuple[int, dict
     with quiet():
         probe = twin.theirs(1)
         items = [item for task in tasks.values() for item in task.instances]
-        items.sort(key=lambda item: len(item.args[0]) + len(item.args[1]))
+        items.sort(key=lambda item: len("".join(item.args)))
         longest = len(probe.tok_encode("".join(items[-1].args)))
         starts = [int(place * max(0, len(items) - SLICE)) for place in SLICES]
         found: dict[int, float] = {}
@@ -240,7 +241,7 @@ def speed(shots: str, items: int) -> dict[str, Any]:
     root = package_data.fetch()
     file = package_data.tokenizer_file(root, TOKENIZER)
     twin = Twin(CONFIG, random_parameters(CONFIG), file, EOS_ID, LENGTH)
-    record: dict[str, Any] = {"items": items}
+    record: dict[str, Any] = {"items": items, "load_average": round(os.getloadavg()[0], 2)}
     with tempfile.TemporaryDirectory() as folder:
         for number, suite in SUITES.items():
             if shots not in (number, "both"):

@@ -49,7 +49,7 @@ CONFIG = Olmo3Config(
 LENGTH = 288
 ITEMS, ITEMS_5SHOT, DOCUMENTS = 200, 6, 12
 EOS_ID = 0
-VARIED = 300
+VARIED = 160
 """Requests of the tests that score the same ones in many ways."""
 
 
@@ -142,6 +142,52 @@ def require_close(
     assert excess[worst] <= 0, (ours[worst], theirs[worst], requests[worst])
 
 
+ON_EIGHT_DEVICES = """
+import json, sys
+from pathlib import Path
+import jax, numpy as np
+from evalmon.scoring import Scorer
+from evalmon.types import ScoreRequest
+from tests.scoring_models import Twin, random_parameters
+from trainer.architecture import Olmo3Config
+
+assert jax.device_count() == 8
+record = json.loads((Path(sys.argv[1]) / "work.json").read_text())
+config = Olmo3Config.from_record(record["config"], "test")
+twin = Twin(config, random_parameters(config), Path(), 0, record["length"])
+requests = [ScoreRequest(tuple(a), tuple(b)) for a, b in record["requests"]]
+model = twin.ours(Path(sys.argv[1]), mesh=sys.argv[2])
+answers = Scorer(model).score(requests)
+print(json.dumps([float(np.sum(item.logprobs, dtype=np.float64)) for item in answers]))
+"""
+
+
+def test_no_mesh_of_devices_changes_a_score(
+    random_twin: Twin, model: LanguageModel, texts: list[str], tmp_path: Path
+) -> None:
+    tokenizer = TextTokenizer(random_twin.tokenizer)
+    requests = [
+        window
+        for text in texts[:6]
+        for window in rolling_windows(tokenizer.encode(text), EOS_ID, LENGTH)
+    ]
+    shared = requests[0].context + requests[0].continuation[:150]
+    requests += [ScoreRequest(shared, (n, n + 1)) for n in range(1, 9)]
+    pairs = [(item.context, item.continuation) for item in requests]
+    record = {"config": asdict(CONFIG), "length": LENGTH, "requests": pairs}
+    (tmp_path / "work.json").write_text(json.dumps(record))
+    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    done = subprocess.run(
+        [sys.executable, "-c", ON_EIGHT_DEVICES, str(tmp_path), "data=2,fsdp=2,tensor=2"],
+        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    model.load(random_twin.parameters)
+    found = np.array(json.loads(done.stdout.splitlines()[-1]))
+    require_close(found, sums(Scorer(model).score(requests)), requests)
+
+
 @pytest.mark.parametrize(
     ("suite", "items"), [("olmo-core8-0shot", ITEMS), ("olmes-core8-5shot", ITEMS_5SHOT)]
 )
@@ -211,7 +257,7 @@ def test_whole_documents(peers: Peers, texts: list[str]) -> None:
 def varied(peers: Peers, package_root: Path, texts: list[str]) -> list[ScoreRequest]:
     """Requests of all tasks, of both suites, and windows of documents."""
     found: list[ScoreRequest] = []
-    for suite, items in (("olmo-core8-0shot", 5), ("olmes-core8-5shot", 2)):
+    for suite, items in (("olmo-core8-0shot", 3), ("olmes-core8-5shot", 1)):
         for task in suite_tasks(suite, items, package_root).values():
             found += encoded(peers, task.instances)
     for text in texts[:8]:
@@ -233,49 +279,3 @@ def test_no_batch_size_order_or_sharing_changes_a_score(
             found[order] = sums(answers)
             require_close(found, usual, varied)
             require_close(found, reference, varied)
-
-
-ON_EIGHT_DEVICES = """
-import json, sys
-from pathlib import Path
-import jax, numpy as np
-from evalmon.scoring import Scorer
-from evalmon.types import ScoreRequest
-from tests.scoring_models import Twin, random_parameters
-from trainer.architecture import Olmo3Config
-
-assert jax.device_count() == 8
-record = json.loads((Path(sys.argv[1]) / "work.json").read_text())
-config = Olmo3Config.from_record(record["config"], "test")
-twin = Twin(config, random_parameters(config), Path(), 0, record["length"])
-requests = [ScoreRequest(tuple(a), tuple(b)) for a, b in record["requests"]]
-model = twin.ours(Path(sys.argv[1]), mesh=sys.argv[2])
-answers = Scorer(model).score(requests)
-print(json.dumps([float(np.sum(item.logprobs, dtype=np.float64)) for item in answers]))
-"""
-
-
-def test_no_mesh_of_devices_changes_a_score(
-    random_twin: Twin, model: LanguageModel, texts: list[str], tmp_path: Path
-) -> None:
-    tokenizer = TextTokenizer(random_twin.tokenizer)
-    requests = [
-        window
-        for text in texts[:6]
-        for window in rolling_windows(tokenizer.encode(text), EOS_ID, LENGTH)
-    ]
-    shared = requests[0].context + requests[0].continuation[:150]
-    requests += [ScoreRequest(shared, (n, n + 1)) for n in range(1, 9)]
-    pairs = [(item.context, item.continuation) for item in requests]
-    record = {"config": asdict(CONFIG), "length": LENGTH, "requests": pairs}
-    (tmp_path / "work.json").write_text(json.dumps(record))
-    flags = "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    done = subprocess.run(
-        [sys.executable, "-c", ON_EIGHT_DEVICES, str(tmp_path), "data=2,fsdp=2,tensor=2"],
-        env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
-        check=True,
-        stdout=subprocess.PIPE,
-    )
-    model.load(random_twin.parameters)
-    found = np.array(json.loads(done.stdout.splitlines()[-1]))
-    require_close(found, sums(Scorer(model).score(requests)), requests)

@@ -28,9 +28,10 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "entry_points", lambda group: found[group])
 
 
-def test_the_factory_is_handed_the_description_and_the_dtype() -> None:
-    assert models.find_model(DESCRIPTION) == (DESCRIPTION, None)
-    assert models.find_model(DESCRIPTION, "bfloat16") == (DESCRIPTION, "bfloat16")
+def test_the_factory_is_handed_the_description_the_dtype_and_the_mesh() -> None:
+    assert models.find_model(DESCRIPTION) == (DESCRIPTION, None, "")
+    asked = models.find_model(DESCRIPTION, "bfloat16", "fsdp=2")
+    assert asked == (DESCRIPTION, "bfloat16", "fsdp=2")
 
 
 def test_an_adapter_that_is_not_installed_is_named_with_the_file_and_the_installed_ones() -> None:
