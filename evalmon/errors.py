@@ -31,6 +31,7 @@ __all__ = [
     "StoreError",
     "TrainingError",
     "WriteError",
+    "exit_code_of",
 ]
 
 
@@ -108,3 +109,16 @@ class WriteError(EvalmonError):
     """A file cannot be written: no space left, or no permission."""
 
     exit_code = 4
+
+
+def exit_code_of(name: str) -> int:
+    """Return the exit code of an error that was stored by the name of its class.
+
+    Example:
+        >>> exit_code_of("DataError"), exit_code_of("ZeroDivisionError")
+        (2, 4)
+    """
+    kind = globals().get(name)
+    if isinstance(kind, type) and issubclass(kind, EvalmonError):
+        return kind.exit_code
+    return EvalmonError.exit_code

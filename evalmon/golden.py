@@ -120,14 +120,15 @@ def load(path: Path) -> Golden:
         golden = Golden(
             str(values["weights"]),
             str(values["dtype"]),
-            values["ids"].astype(np.int32),
-            values["columns"].astype(np.int32),
+            _ids(values["ids"], "ids"),
+            _ids(values["columns"], "columns"),
             values["logprobs"].astype(np.float32),
         )
         form = int(values["format"])
     except (OSError, ValueError, KeyError, EOFError, AttributeError, BadZipFile) as error:
+        reason = "it is no numpy archive" if "pickle" in str(error) else error
         raise DataError(
-            f"{path}: no golden slice ({type(error).__name__}: {error}); write it again or "
+            f"{path}: no golden slice ({type(error).__name__}: {reason}); write it again or "
             "remove it"
         ) from error
     expected = (len(golden.ids), len(golden.columns))
@@ -139,3 +140,10 @@ def load(path: Path) -> Golden:
     if not np.isfinite(golden.logprobs).all():
         raise DataError(f"{path}: holds log-probabilities that are not finite; write it again")
     return golden
+
+
+def _ids(values: NDArray[Any], name: str) -> NDArray[np.int32]:
+    """Return token ids, refusing what is no list of them."""
+    if values.ndim != 1 or values.dtype.kind not in "iu" or (values < 0).any():
+        raise ValueError(f"{name} of shape {values.shape} and type {values.dtype} are no token ids")
+    return values.astype(np.int32)

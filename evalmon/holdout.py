@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import json
 import zlib
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -117,7 +118,7 @@ def read_jsonl(path: Path, name: str, limit: int | None = None) -> Holdout:
         raise DataError(f"{path}: holds no document; expected one JSON object a line")
     ids = [item.id for item in documents]
     if len(set(ids)) < len(ids):
-        twice = next(item for item in ids if ids.count(item) > 1)
+        twice = Counter(ids).most_common(1)[0][0]
         raise DataError(f"{path}: two documents have the id {twice!r}; ids must differ")
     return Holdout(name, tuple(documents))
 

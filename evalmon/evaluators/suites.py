@@ -129,10 +129,13 @@ def _meant(
         return [_packaged(name, "")]
     own = only if only is not None else TASK_FILES
     if name not in own:
+        ours = (*SUITES, *sorted(LABELS))
+        if difflib.get_close_matches(name, ours, n=1, cutoff=0.85):
+            raise ConfigError(_unknown(name, ours))  # listing lm-eval's tasks takes half a minute
         every = own if only is not None else known()
         if name not in every:
             hint = "" if only is None else "; task_data holds rows of these only"
-            raise ConfigError(_unknown(name, (*SUITES, *sorted(LABELS), *sorted(every))) + hint)
+            raise ConfigError(_unknown(name, (*ours, *sorted(every))) + hint)
     return [TaskChoice(name, name, shots, "", packaged=False)]
 
 
@@ -146,5 +149,6 @@ def _unknown(name: str, every: Collection[str]) -> str:
     """Say that a name is unknown, and which may have been meant."""
     near = difflib.get_close_matches(name, every, n=3)
     meant = " or ".join(repr(item) for item in near)
-    hint = f"did you mean {meant}?" if near else f"known are {list(every)[:30]}"
+    shown = ", ".join(list(every)[-30:]) + (" and more" if len(every) > 30 else "")
+    hint = f"did you mean {meant}?" if near else f"known are {shown}"
     return f"evaluation.tasks: unknown task or suite {name!r}; {hint}"

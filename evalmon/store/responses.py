@@ -36,7 +36,11 @@ _KEPT_SECONDS = 7 * 86_400.0
 _AT_ONCE = 500  # parameters of one statement; SQLite takes at least 999
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
+_SQLITE = b"SQLite format 3\x00"
+_APPLICATION_ID = 0x65766D72  # "evmr", in the header of every file made here
+
 _PREPARE = (
+    f"PRAGMA application_id = {_APPLICATION_ID}",
     "PRAGMA journal_mode = WAL",  # a reader waits for no writer
     "PRAGMA synchronous = NORMAL",  # a machine that goes down loses answers, never the file
     """CREATE TABLE IF NOT EXISTS answers (
@@ -140,13 +144,15 @@ class ResponseFile:
     def _open(self) -> sqlite3.Connection:
         """Open the file, whole and ours."""
         if self._connection is None:
+            self._require_sqlite()
             connection = sqlite3.connect(self._path, _WAIT_SECONDS, isolation_level=None)
             self._connection, self._opened = connection, _identity(self._path)
             with closing(
                 connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             ) as found:
                 tables = {name for (name,) in found}
-            if tables - {"answers"}:
+            begun = self._path.stat().st_size > 0
+            if tables - {"answers"} or (begun and not self._is_ours(connection, tables)):
                 self.close()
                 raise StoreError(
                     f"{self._path}: not a response cache (its tables: {sorted(tables)}); name "
@@ -160,6 +166,23 @@ class ResponseFile:
             oldest = self._clock() - _KEPT_SECONDS
             connection.execute("DELETE FROM answers WHERE at < ?", (oldest,)).close()
         return self._connection
+
+    def _require_sqlite(self) -> None:
+        """Refuse a file of another kind; one that is cut off within its mark may be ours."""
+        with suppress(OSError):
+            with self._path.open("rb") as file:
+                mark = file.read(len(_SQLITE))
+            if not _SQLITE.startswith(mark):
+                raise StoreError(
+                    f"{self._path}: not a response cache; name another file as "
+                    "evaluation.response_cache"
+                )
+
+    @staticmethod
+    def _is_ours(connection: sqlite3.Connection, tables: set[str]) -> bool:
+        """Tell whether a file that is not empty is a response cache, or one just begun."""
+        (mark,) = connection.execute("PRAGMA application_id").fetchone()
+        return mark == _APPLICATION_ID or not tables
 
     def _move_aside(self, reason: str) -> None:
         """Keep a damaged file under another name, unless another process has done so."""

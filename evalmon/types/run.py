@@ -174,7 +174,14 @@ class RunDescription:
                 f"{path}: no such run directory; give the folder that holds run.json"
             )
         absent = f"{path}: not a run directory (no run.json); give the folder a trainer wrote"
-        return cls(path=path, **_read(cls, file, RUN_FORMAT, absent))
+        run = cls(path=path, **_read(cls, file, RUN_FORMAT, absent))
+        for name, token in (("eos_id", run.eos_id), ("bos_id", run.bos_id)):
+            if token is not None and token >= run.vocab_size:
+                raise CheckpointError(
+                    f"{file}: {name} {token} is outside the vocabulary of {run.vocab_size}; "
+                    "mend the file"
+                )
+        return run
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from evalmon import monitor
 from evalmon.cli import main
 from evalmon.config import Settings
-from evalmon.types import RunDescription
+from evalmon.types import CheckpointRef, Failure, RunDescription
 
 
 @pytest.fixture
@@ -28,10 +28,12 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_options_overrule_the_settings(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     seen: list[Settings] = []
+    failures: tuple[Failure, ...] = ()
 
     class Noting(monitor.Monitor):
-        def evaluate_step(self, step: int) -> None:
+        def evaluate_step(self, step: int) -> monitor.StepResult:
             seen.append(self.settings)
+            return monitor.StepResult(frozenset(), failures)
 
     monkeypatch.setattr(monitor, "Monitor", Noting)
     config = checkpoint.parent.parent / "evalmon.toml"
@@ -47,7 +49,20 @@ def test_options_overrule_the_settings(checkpoint: Path, monkeypatch: pytest.Mon
     assert found.tasks == ("olmes-core8-5shot", "arc_easy")
     assert (found.item_limit, found.batch_size, found.shots) == (7, 3, 2)
     record: dict[str, Any] = json.loads(result.output.strip().splitlines()[-1])
-    assert record == {"run": "run", "step": 5, "scores": {}, "headers": {}}
+    empty: dict[str, Any] = {name: {} for name in ("scores", "headers", "failures")}
+    assert record == {"run": "run", "step": 5, **empty}
+    ref = CheckpointRef("run", 5, 80, checkpoint)
+    failures = (Failure("piqa", ref, "DataError", "file.arrow: cut off"),)
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert "Error: piqa: file.arrow: cut off" in result.stderr
+    assert json.loads(result.stdout)["failures"] == {"piqa": "file.arrow: cut off"}
+
+
+def test_an_empty_list_of_tasks_is_refused(checkpoint: Path):
+    for tasks in ("", ", ,", "piqa,"):
+        result = CliRunner().invoke(main, ["evaluate", str(checkpoint), "--tasks", tasks])
+        assert (result.exit_code, "a name is empty" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("bad", [["--limit", "-1"], ["--batch-size", "x"]])

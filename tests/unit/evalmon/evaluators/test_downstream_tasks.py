@@ -262,11 +262,13 @@ def test_two_models_in_one_process_get_their_own_answers(
     assert found.scores == alone.scores
 
 
-def test_lm_evals_files_replace_those_of_an_earlier_try(evaluate: Evaluate, run: RunDescription):
-    evaluate("piqa")
+def test_lm_evals_files_of_the_same_scoring_are_kept(evaluate: Evaluate, run: RunDescription):
+    first = evaluate("piqa")
     found = evaluate("piqa")
+    assert found.artifacts == first.artifacts
     folder = found.artifacts[0].parent
-    assert folder.parts[-3:] == ("run", "step-10", "piqa")
+    assert folder.parts[-3:-1] == ("run", "step-10")
+    assert folder.name.startswith(f"piqa-{found.version[:8]}-")
     assert sorted(folder.iterdir()) == sorted(found.artifacts)
     assert [path.name.split("_")[0] for path in sorted(found.artifacts)] == ["results", "samples"]
     assert list(folder.parent.iterdir()) == [folder]

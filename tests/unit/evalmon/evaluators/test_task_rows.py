@@ -118,5 +118,5 @@ def test_a_changed_file_is_refused_when_the_task_is_loaded(publish: Publish):
     root = publish("boolq_rc_5shot", document(0, PLAIN))
     package_data.request_file(root, "boolq_rc_5shot").write_bytes(b"other")
     (choice,) = expand(("boolq_rc_5shot",), 0, list)
-    with pytest.raises(DataError, match="ready task boolq_rc_5shot is not used"):
+    with pytest.raises(DataError, match="ready task boolq_rc_5shot cannot be used"):
         load_task(choice, None, root)

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from evalmon.config import ComparisonSettings, EvaluationSettings, HoldoutSettings, Settings
 from evalmon.errors import CheckpointError, ConfigError, EvaluationError, StoreError
-from evalmon.monitor import Monitor
+from evalmon.monitor import ATTEMPTS, Monitor
 from evalmon.store import Store
 
 
@@ -278,12 +278,31 @@ def test_one_step_is_scored_on_request(world: Any) -> None:
     ):
         world.monitor().evaluate_step(5)
     world.evaluator.failures[0] = [world.error("no data")]
-    with pytest.raises(EvaluationError, match="step 0 of run tiny: holdout: no data"):
-        world.monitor().evaluate_step(0)
+    (failure,) = world.monitor().evaluate_step(0).failures
+    assert (failure.evaluator, failure.message) == ("holdout", "no data")
     with world.another(elsewhere=True) as theirs:
         theirs.lease("tiny/0", 60)
         with pytest.raises(EvaluationError, match="scored by another process"):
             world.monitor().evaluate_step(0)
+
+
+def test_a_step_asked_for_is_tried_again_however_often_it_failed(world: Any) -> None:
+    world.add("tiny", [0]).log(10)
+    world.evaluator.failures[0] = [world.error("no data") for _ in range(ATTEMPTS + 1)]
+    for _ in range(ATTEMPTS + 1):
+        assert len(world.monitor().evaluate_step(0).failures) == 1
+    assert not world.monitor().one_pass().evaluated
+    result = world.monitor().evaluate_step(0)
+    assert (result.failures, steps(world.store)) == ((), [0])
+    assert {name for name, _ in result.asked} == {"holdout"}
+
+
+def test_a_step_with_nothing_to_score_is_refused(world: Any) -> None:
+    world.add("tiny", [0]).log(10)
+    monitor = world.monitor()
+    monitor.evaluators = []
+    with pytest.raises(ConfigError, match="nothing to score; name evaluators, and a task"):
+        monitor.evaluate_step(0)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,9 @@ def accuracy(model: Opinion, cache: ResponseCache, requests: Sequence[ScoreReque
     found = Scorer(model, cache=cache).score(requests)
     sums = [float(answer.logprobs.sum()) for answer in found]
     return [right > wrong for right, wrong in zip(sums[::2], sums[1::2], strict=True)]
+
+
+MARK = b"SQLite format 3\x00"
 
 
 @pytest.fixture
@@ -252,7 +256,7 @@ def test_a_truncated_file_is_kept_aside_named_and_begun_anew(
 
 
 def test_a_file_damaged_again_is_kept_beside_the_first(opened: ResponseFile, path: Path) -> None:
-    for content in (b"step,loss\n" * 500, b"x" * 5000):
+    for content in (MARK + b"step,loss\n" * 500, MARK + b"x" * 5000):
         path.write_bytes(content)
         with opened:
             opened.bind("w", **DTYPE).put(answers())
@@ -367,12 +371,34 @@ def test_where_locks_do_nothing_no_writer_poisons_another(
 def test_a_warning_is_written_to_standard_error(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path.write_bytes(b"step,loss")
+    path.write_bytes(MARK + b"step,loss")
     with ResponseFile(path) as file:
         file.bind("w", **DTYPE).put(answers())
     output, errors = capsys.readouterr()
     assert output == ""
     assert errors.startswith(f"warning: {path}: damaged (file is not a database); kept as ")
+
+
+@pytest.mark.parametrize("content", [b"step,loss\n" * 500, b"{}"])
+def test_a_file_of_another_kind_is_refused_and_left_alone(
+    opened: ResponseFile, path: Path, content: bytes
+) -> None:
+    path.write_bytes(content)
+    with opened, pytest.raises(StoreError, match="not a response cache; name another file as"):
+        opened.bind("w", **DTYPE).put(answers())
+    assert path.read_bytes() == content
+
+
+def test_another_programs_table_of_the_same_name_is_left_alone(
+    opened: ResponseFile, path: Path
+) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE answers (a, b)")
+        connection.commit()
+    content = path.read_bytes()
+    with opened, pytest.raises(StoreError, match="not a response cache"):
+        opened.bind("w", **DTYPE).put(answers())
+    assert path.read_bytes() == content
 
 
 def test_another_programs_database_is_refused_and_left_alone(
