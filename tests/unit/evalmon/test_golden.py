@@ -56,6 +56,9 @@ def test_a_trainer_can_write_one_with_numpy_alone(tmp_path: Path):
         ({"logprobs": np.zeros((1, 1), np.float32)}, r"shape \(1, 1\), expected format 1"),
         ({"ids": np.empty(0, np.int32), "logprobs": np.empty((0, 1), np.float32)}, "expected"),
         ({"logprobs": np.full((2, 1), np.nan, np.float32)}, "not finite"),
+        ({"ids": np.array([[1, 2]])}, r"ids of shape \(1, 2\) and type int64 are no token ids"),
+        ({"ids": np.array([1.5, 2.0])}, "ids of shape .* type float64 are no token ids"),
+        ({"columns": np.array([-3])}, "columns of shape .* are no token ids"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(

@@ -374,3 +374,19 @@ def test_a_description_of_no_model_is_refused(
 def test_it_is_a_language_model(model: Olmo3LanguageModel) -> None:
     assert isinstance(model, LanguageModel)
     assert (model.vocab_size, model.max_length, model.dtype) == (50, LENGTH, "float32")
+
+
+@pytest.mark.parametrize(
+    ("mesh", "says"),
+    [
+        (
+            "fsdp=3",
+            "evaluation.mesh 'fsdp=3' does not fit: fsdp=3 does not divide the model's width",
+        ),
+        ("width=2", "evaluation.mesh 'width=2' does not fit: 'width=2'"),
+        ("data=64", "needs 64 devices, but there are"),
+    ],
+)
+def test_a_mesh_that_does_not_fit_is_refused_by_the_settings_name(mesh: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        open_model(_description(), None, mesh)

@@ -70,6 +70,15 @@ def test_a_context_is_cut_from_the_left_to_what_the_model_reads(
     assert len(whole) == tokens
     # 16 tokens are read, and one more is predicted.
     assert model.asked[-1] == whole[-17:]
+    assert adapter.cut == ((1, 1) if tokens == 18 else (0, 0))
+
+
+def test_contexts_that_were_cut_are_counted_once_each(adapter: HarnessModel):
+    long, longer = (item("the fox" + " a" * n, " a") for n in (30, 31))
+    adapter.loglikelihood([long, long, longer, item("the fox", " a")])
+    contexts, tokens = adapter.cut
+    lost = [len(adapter.tok_encode(request.args[0])) - 16 for request in (long, longer)]
+    assert (contexts, tokens) == (2, sum(lost))
 
 
 def test_a_continuation_fills_the_window_with_one_token_of_context(

@@ -48,11 +48,16 @@ def test_two_tasks_never_write_one_metric(names: tuple[str, ...]):
 
 def test_an_unknown_name_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'olmo-core8-0shot'"):
-        expand(("olmo-core8-0shots",), 0, list)
+        expand(("olmo-core8-0shots",), 0, never)
     with pytest.raises(ConfigError, match="'lambada_openai'"):
         expand(("lambada_openia",), 0, lambda: ["lambada_openai"])
     with pytest.raises(ConfigError, match="task_data holds rows of these only"):
         expand(("lambada_openai",), 0, never, TASK_FILES)
+
+
+def test_a_name_of_lm_evals_that_is_like_a_label_is_no_typing_error():
+    (found,) = expand(("arc_challenge_chat",), 0, lambda: ["arc_challenge_chat"])
+    assert not found.packaged
 
 
 def test_a_name_of_lm_evals_is_looked_up_last():
