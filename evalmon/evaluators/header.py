@@ -1,5 +1,7 @@
 """What stands over every result: how it was computed, in JSON values."""
 
+from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -29,7 +31,7 @@ def header(scorer: Scorer, run: RunDescription, **facts: Any) -> dict[str, Any]:
         "share_prefixes": scorer.share_prefixes,
         "prefix_token": run.prefix_id,
         "max_length": model.max_length,
-        "versions": _versions(),
+        "versions": dict(_versions()),
         "requests": accounting.requests,
         "tokens_computed": accounting.tokens_computed,
         "tokens_distinct": accounting.tokens_distinct,
@@ -38,7 +40,8 @@ def header(scorer: Scorer, run: RunDescription, **facts: Any) -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str]:
+@cache
+def _versions() -> Mapping[str, str]:
     """Return the versions of the libraries that numbers come from, those installed."""
     found: dict[str, str] = {}
     for name in _LIBRARIES:
