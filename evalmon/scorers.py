@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
 from evalmon.config import EvaluationSettings
 from evalmon.errors import ConfigError
+from evalmon.evaluators.header import versions
 from evalmon.models import LanguageModel
 from evalmon.scoring import Scorer
 from evalmon.store import ResponseFile
@@ -74,7 +74,7 @@ def scorer(
         max_length=model.max_length,
         dtype=model.dtype,
         code=_CODE_VERSION,
-        versions={name: _version(name) for name in _LIBRARIES},
+        versions={name: versions().get(name, "") for name in _LIBRARIES},
     )
     return Scorer(
         model=model,
@@ -83,11 +83,3 @@ def scorer(
         cache=cache,
         description=description,
     )
-
-
-def _version(name: str) -> str:
-    """Return a library's version, "" where it is not installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""

@@ -9,7 +9,7 @@ from evalmon.packing import BATCH_TOKENS
 from evalmon.scoring import Scorer
 from evalmon.types import RunDescription
 
-__all__ = ["header"]
+__all__ = ["header", "versions"]
 
 _LIBRARIES: Final = ("evalmon", "jax", "flax", "lm-eval", "tokenizers", "numpy")
 
@@ -31,7 +31,7 @@ def header(scorer: Scorer, run: RunDescription, **facts: Any) -> dict[str, Any]:
         "share_prefixes": scorer.share_prefixes,
         "prefix_token": run.prefix_id,
         "max_length": model.max_length,
-        "versions": dict(_versions()),
+        "versions": dict(versions()),
         "requests": accounting.requests,
         "tokens_computed": accounting.tokens_computed,
         "tokens_distinct": accounting.tokens_distinct,
@@ -41,7 +41,7 @@ def header(scorer: Scorer, run: RunDescription, **facts: Any) -> dict[str, Any]:
 
 
 @cache
-def _versions() -> Mapping[str, str]:
+def versions() -> Mapping[str, str]:
     """Return the versions of the libraries that numbers come from, those installed."""
     found: dict[str, str] = {}
     for name in _LIBRARIES:
