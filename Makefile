@@ -26,8 +26,11 @@ check: $(VENV)/.check  ## Format, lint, types, import contracts, fast tests.
 	$(BIN)/lint-imports
 	$(BIN)/pytest -q -m "not slow and not torch and not browser and not package"
 
-test: $(VENV)/.test  ## All tests: also torch, Chromium, real processes.
-	$(BIN)/pytest
+test: $(VENV)/.test  ## All tests: also torch, Chromium, real processes; in two halves at once.
+	@$(BIN)/pytest tests/e2e tests/browser > $(VENV)/processes.log 2>&1 & processes=$$!; \
+		$(BIN)/pytest tests/contract tests/property tests/unit; first=$$?; \
+		wait $$processes; second=$$?; cat $(VENV)/processes.log; \
+		exit $$((first || second))
 
 benchmarks: $(VENV)/.test  ## Operating characteristics, speed ratios, memory (about 40 minutes).
 	$(BIN)/python -m tests.benchmarks.startup
