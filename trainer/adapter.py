@@ -185,6 +185,8 @@ class Olmo3LanguageModel:
 
     def extend(self, ids: Sequence[int], prefix: Any = None) -> Any:
         before = self._text(prefix)
+        if not ids:
+            raise EvaluationError("a shared beginning without a token; give at least one")
         self._check_ids("a shared beginning", ids)
         keys_values = None if before is None else (before.prefix.keys, before.prefix.values)
         tokens = 0 if before is None else before.tokens
@@ -199,8 +201,7 @@ class Olmo3LanguageModel:
                 room = _capacity(tokens + ROW_TOKENS)
                 keys_values = self._append(_widened(keys_values, new, room), new, jnp.int32(tokens))
             tokens += len(part)
-        if keys_values is None:
-            raise EvaluationError("a shared beginning without a token; give at least one")
+        assert keys_values is not None
         return _Text(Prefix(keys_values[0], keys_values[1], jnp.int32(tokens)), tokens, self._loads)
 
     def score(self, forest: TokenForest, prefix: Any = None) -> ForestScores:

@@ -167,7 +167,7 @@ def test_a_forest_outside_the_vocabulary_is_refused(model: Olmo3LanguageModel) -
     with pytest.raises(EvaluationError, match="token id 50 outside the vocabulary of 50"):
         model.score(forest)
     with pytest.raises(EvaluationError, match="without a token"):
-        model.extend(())
+        model.extend((), model.extend((1,)))
     with pytest.raises(EvaluationError, match="by another model"):
         model.extend((1,), "a prefix")
 

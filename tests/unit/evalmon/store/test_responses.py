@@ -389,25 +389,16 @@ def test_a_file_of_another_kind_is_refused_and_left_alone(
     assert path.read_bytes() == content
 
 
-def test_another_programs_table_of_the_same_name_is_left_alone(
-    opened: ResponseFile, path: Path
+@pytest.mark.parametrize("table", ["answers (a, b)", "mine (x)"])
+def test_another_programs_database_is_refused_and_left_alone(
+    opened: ResponseFile, path: Path, table: str
 ) -> None:
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE answers (a, b)")
-        connection.commit()
-    content = path.read_bytes()
-    with opened, pytest.raises(StoreError, match="not a response cache"):
-        opened.bind("w", **DTYPE).put(answers())
-    assert path.read_bytes() == content
-
-
-def test_another_programs_database_is_refused_and_left_alone(
-    opened: ResponseFile, path: Path
-) -> None:
-    with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE mine (x)")
-    connection.close()
-    content = path.read_bytes()
-    with opened, pytest.raises(StoreError, match=r"not a response cache \(its tables: \['mine'\]"):
+        connection.execute(f"CREATE TABLE {table}")
+    content, name = path.read_bytes(), table.split(maxsplit=1)[0]
+    said = rf"not a response cache \(its tables: \['{name}'\]"
+    with opened, pytest.raises(StoreError, match=said):
         opened.bind("w", **DTYPE).get(QUESTIONS)
+    with opened, pytest.raises(StoreError, match=said):
+        opened.bind("w", **DTYPE).put(answers())
     assert path.read_bytes() == content
