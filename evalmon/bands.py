@@ -12,7 +12,14 @@ import numpy as np
 
 from evalmon.types import FloatArray, IntArray, Series, ToleranceBand
 
-__all__ = ["LITERAL_TOLERANCE_NATS", "WindowComparison", "around", "compare_window", "unmatched"]
+__all__ = [
+    "LITERAL_TOLERANCE_NATS",
+    "WindowComparison",
+    "around",
+    "compare_window",
+    "last_window",
+    "unmatched",
+]
 
 LITERAL_TOLERANCE_NATS = 0.005
 """The tolerance of the literal comparison."""
@@ -66,6 +73,23 @@ def compare_window(train: Series, holdout: Series, start: int, stop: int) -> Win
         float(train.values[start] - train.values[stop]),
         float(holdout.values[start] - holdout.values[stop]),
     )
+
+
+def last_window(train: FloatArray, holdout: FloatArray) -> WindowComparison | None:
+    """Compare the last evaluation with the one before, None without two.
+
+    Args:
+        train: [n] windowed train CE at the evaluations, in nats.
+        holdout: [n] holdout CE there.
+
+    Example:
+        >>> import numpy as np
+        >>> last_window(np.array([2.5, 2.25]), np.array([2.75, 2.75])).shortfall_nats
+        0.25
+    """
+    if len(train) < 2:
+        return None
+    return WindowComparison(float(train[-2] - train[-1]), float(holdout[-2] - holdout[-1]))
 
 
 def around(tokens: IntArray, center: FloatArray, tolerance: FloatArray) -> ToleranceBand:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evalmon.audit_cli import audit
+from evalmon.compare_cli import compare
 from evalmon.errors import ConfigError, EvalmonError, WriteError, exit_code_of
+from evalmon.reference_cli import reference
 
 if TYPE_CHECKING:
     from evalmon.config import Settings
@@ -53,6 +55,8 @@ def main() -> None:
 
 
 main.add_command(audit)
+main.add_command(compare)
+main.add_command(reference)
 
 
 @main.command()

@@ -117,17 +117,19 @@ class ComparisonSettings:
     """How a run is judged.
 
     Attributes:
-        reference: name of another run in the store, "" = reference-free.
-        profile: profile of the decision rule.
+        reference: name of another run in the store, or of a reference curve; "" = reference-free.
+        profile: profile of the decision rule, "" = by how often the run is evaluated.
         holdout: holdout the rule uses, "" = c4_en, else the only one.
         same_recipe: force the level channel on (True) or off (False); None = on when
             both runs carry the same recipe hash.
+        planned_tokens: tokens of the whole schedule, 0 = what the run records.
     """
 
     reference: str = ""
-    profile: str = "full"
+    profile: str = ""
     holdout: str = ""
     same_recipe: bool | None = None
+    planned_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

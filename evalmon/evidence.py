@@ -5,62 +5,40 @@ reading of the case.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from evalmon import bands, withheld
 from evalmon.audit import repeats
 from evalmon.config import ComparisonSettings
-from evalmon.detectors import evaluator_trust, quantized_loss, unmatched_drop
+from evalmon.detectors import (
+    evaluator_trust,
+    holdout_gap,
+    learning_rate,
+    quantized_loss,
+    unmatched_drop,
+)
 from evalmon.detectors.curve import CurveInputs, CurveResult
-from evalmon.detectors.profiles import Profile, profile_named, widened
+from evalmon.detectors.learning_rate import RateDifference
+from evalmon.detectors.profiles import Profile, choose, widened
 from evalmon.detectors.trust_evidence import TrustEvidence
-from evalmon.id_logs import IdLog
-from evalmon.logs.jsonl import RunLog
+from evalmon.likeness import Likeness, curves_alike, runs_alike
+from evalmon.run_evidence import RATE_METRIC, TRAIN_METRIC, RunEvidence
 from evalmon.types import (
     CheckpointRef,
-    MetricIdentity,
     ProbeResult,
     RepeatSummary,
-    RunDescription,
+    RunCurves,
+    Sampling,
     Series,
+    TaskDifference,
 )
 
-__all__ = ["TRAIN_METRIC", "Case", "RunEvidence", "build_case", "identity_differences"]
-
-TRAIN_METRIC = "train/ce_nats"
-"""The train loss that is judged: cross-entropy without z-loss."""
+__all__ = ["Case", "build_case"]
 
 _NOT_TRUSTED = "the holdout loss of this evaluation cannot be trusted, so no verdict is given"
 _NAMED = 5  # steps named in a note
-
-
-@dataclass(frozen=True, slots=True)
-class RunEvidence:
-    """What one run left behind, up to the evaluation judged.
-
-    Attributes:
-        run: what the run is.
-        log: its run log.
-        holdout: holdout CE at its checkpoints; the last one is judged.
-        holdout_identity: what that metric means, None if not known.
-        ids: its id log, None when there is none.
-        probe: result of the seen-against-fresh probe, None without.
-        probe_checkpoint: the checkpoint it was taken at.
-        tasks: what the task accuracies say against the reference: ``gain``, ``loss``,
-            ``equivalent``, ``inconclusive``, or "" when not compared.
-        trust: what tells whether the scores can be believed, None without any.
-    """
-
-    run: RunDescription
-    log: RunLog
-    holdout: Series
-    holdout_identity: MetricIdentity | None = None
-    ids: IdLog | None = None
-    probe: ProbeResult | None = None
-    probe_checkpoint: CheckpointRef | None = None
-    tasks: str = ""
-    trust: TrustEvidence | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +49,7 @@ class Case:
         run: the run's name.
         step: evaluation judged.
         tokens: the same in tokens.
-        tokens_per_step: tokens trained on by one step.
+        tokens_per_step: tokens trained on by one step, None where steps differ or it is not known.
         curve: result of the curve rule.
         reference: name of the reference, None when judged alone.
         repeats: counts of the id log, None without one.
@@ -84,25 +62,31 @@ class Case:
         gap_nats: profile's margin for calling run and reference different.
         epoch_tokens: tokens of one planned pass, None when it is not known.
         trust: see RunEvidence.
+        rates: tokens from which the learning rates of run and reference differ, None where they
+            do not, or are not known.
+        literal: the literal comparison of the last evaluation with the one before, None without
+            two.
         notes: what else a reader must know of how the curves were judged.
     """
 
     run: str
     step: int
     tokens: int
-    tokens_per_step: int
+    tokens_per_step: int | None
     curve: CurveResult
     reference: str | None = None
     repeats: RepeatSummary | None = None
     probe: ProbeResult | None = None
     probe_checkpoint: CheckpointRef | None = None
     ids_fingerprint: str | None = None
-    tasks: str = ""
+    tasks: tuple[TaskDifference, ...] = ()
     nonfinite: tuple[tuple[int, str], ...] = ()
     incomparable: tuple[str, ...] = ()
     gap_nats: float = 0.02
     epoch_tokens: int | None = None
     trust: TrustEvidence | None = None
+    rates: RateDifference | None = None
+    literal: bands.WindowComparison | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -129,80 +113,146 @@ def build_case(
     Raises:
         ConfigError: the profile is unknown.
     """
-    run, holdout = evidence.run, evidence.holdout
+    curves, holdout = evidence.curves, evidence.holdout
     step = int(holdout.steps[-1]) if len(holdout) else 0
     tokens = int(holdout.tokens[-1]) if len(holdout) else 0
-    incomparable = _incomparable(evidence, reference) if reference else ()
-    changed = _changed(run, step) or (_changed_reference(reference, tokens) if reference else "")
-    if changed:  # of what is not judged, nothing else is to be said
-        incomparable = ()
-    used = None if incomparable else reference
-    profile, notes = _profile(settings, _train(evidence).until(step), used)
+    likeness = _likeness(evidence, reference) if reference else Likeness()
+    unjudged = withheld.data_changed(evidence, step) or (
+        withheld.reference_changed(reference, tokens) if reference else ""
+    )
+    if unjudged:  # of what is not judged, nothing else is to be said
+        likeness = Likeness()
+    used = None if likeness.refusals else reference
+    train = evidence.train.until(step)
+    planned = settings.planned_tokens or curves.planned_tokens or _last_tokens(curves)
+    profile, notes = _profile(settings, train, used, holdout, planned)
+    same_recipe = _same_recipe(settings, evidence, used)
+    if likeness.offsets and used:
+        notes = (*notes, *likeness.offsets)
+        profile = widened(profile, likeness.offset_nats) if same_recipe else profile
     left_out = evaluator_trust.untrusted_steps(evidence.trust) if evidence.trust else ()
     if left_out:
         notes = (*notes, _left_out(left_out))
-    curve = unmatched_drop.detect(
+    curve = _judge_curves(
         CurveInputs(
-            train=_train(evidence).until(step),
+            train=train,
             holdout=_without(holdout, left_out),
-            planned_tokens=run.planned_tokens,
-            warmup_tokens=run.tokens_at(run.warmup_steps),
-            reference_train=_train(used) if used else None,
+            planned_tokens=planned,
+            warmup_tokens=curves.warmup_tokens,
+            reference_train=used.train if used else None,
             reference_holdout=_trusted_holdout(used) if used else None,
-            same_recipe=_same_recipe(settings, run, used),
+            same_recipe=same_recipe,
+            thinned=_sampling(curves) is Sampling.THINNED,
         ),
         profile,
     )
     if step in left_out:
         curve = replace(curve, enough_data=False, reason=_NOT_TRUSTED)
-    if changed:
-        curve = replace(curve, alarm=None, mirrored=None, enough_data=False, reason=changed)
+    unjudged = unjudged or withheld.sampled(evidence, used, profile)
+    if unjudged:
+        curve = replace(curve, alarm=None, mirrored=None, enough_data=False, reason=unjudged)
     ids = evidence.ids.until(step) if evidence.ids else None
-    probed = evidence.probe_checkpoint
+    probed, described = evidence.probe_checkpoint, evidence.description
     return Case(
-        run=run.name,
+        run=curves.name,
         step=step,
         tokens=tokens,
-        tokens_per_step=run.tokens_per_step,
+        tokens_per_step=curves.tokens_per_step,
         curve=curve,
-        reference=used.run.name if used else None,
-        repeats=None if ids is None else repeats.summarize(ids, run, _resumes(evidence.log, step)),
+        reference=used.curves.name if used else None,
+        repeats=(
+            None
+            if ids is None or described is None
+            else repeats.summarize(ids, described, tuple(n for n in curves.seams if n < step))
+        ),
         probe=evidence.probe,
         probe_checkpoint=probed,
         ids_fingerprint=ids.until(probed.step).fingerprint if ids and probed else None,
         tasks=evidence.tasks,
-        nonfinite=tuple(item for item in evidence.log.nonfinite if item[0] <= step),
-        incomparable=incomparable,
+        nonfinite=tuple(item for item in curves.nonfinite if item[0] <= step),
+        incomparable=likeness.refusals,
         gap_nats=profile.gap_nats,
-        epoch_tokens=run.source_instances * run.sequence_length,
+        epoch_tokens=(
+            described.source_instances * described.sequence_length if described else None
+        ),
         trust=evidence.trust,
+        rates=_rates(evidence, used, tokens),
+        literal=bands.last_window(curve.points.train, curve.points.holdout),
         notes=notes,
     )
 
 
-def identity_differences(mine: MetricIdentity, theirs: MetricIdentity) -> tuple[str, ...]:
-    """Say in which fields two metric identities differ, with both values.
+def _judge_curves(inputs: CurveInputs, profile: Profile) -> CurveResult:
+    """Apply the rule that the curves at hand allow: without a train loss, to the holdout alone."""
+    train, holdout = inputs.reference_train, inputs.reference_holdout
+    bare = train is not None and not len(train) and holdout is not None and len(holdout)
+    if len(inputs.train) and not bare:
+        return unmatched_drop.detect(inputs, profile)
+    result = holdout_gap.detect(inputs, profile)
+    if not len(inputs.train):
+        return result
+    alone = unmatched_drop.detect(
+        replace(inputs, reference_train=None, reference_holdout=None, same_recipe=False), profile
+    )
+    return alone if alone.alarm or alone.mirrored else result
 
-    Example:
-        >>> one = MetricIdentity("c4", "bpb", None, "", "validation", None, "bytes", "t",
-        ...                      "float32", 0, "d", 8)
-        >>> identity_differences(one, replace(one, prefix_token=2))
-        ("'prefix_token': 0 against 2",)
-    """
-    return tuple(
-        f"{item.name!r}: {getattr(mine, item.name)!r} against {getattr(theirs, item.name)!r}"
-        for item in fields(mine)
-        if getattr(mine, item.name) != getattr(theirs, item.name)
+
+def _likeness(evidence: RunEvidence, reference: RunEvidence) -> Likeness:
+    """Return what stands between the curves of a run and its reference."""
+    mine, theirs = evidence.description, reference.description
+    if mine and theirs:
+        identities = evidence.holdout_identity, reference.holdout_identity
+        return runs_alike(mine, theirs, evidence.holdout.metric, identities, TRAIN_METRIC)
+    name = reference.curves.name
+    own, other = (item.curves.curves.get(TRAIN_METRIC) for item in (evidence, reference))
+    found = curves_alike(
+        evidence.holdout.metric, evidence.holdout_facts, reference.holdout_facts, name
+    )
+    if own and other:
+        found = curves_alike(TRAIN_METRIC, own.facts, other.facts, name) + found
+    return found
+
+
+def _sampling(curves: RunCurves) -> Sampling:
+    """Return how the train loss was sampled."""
+    found = curves.curves.get(TRAIN_METRIC)
+    return found.sampling if found else Sampling.FULL
+
+
+def _rates(
+    evidence: RunEvidence, reference: RunEvidence | None, tokens: int
+) -> RateDifference | None:
+    """Return where the learning rates of run and reference part, None where they do not."""
+    if reference is None:
+        return None
+    own, other = (item.curves.curves.get(RATE_METRIC) for item in (evidence, reference))
+    if own is None or other is None:
+        return None
+    return learning_rate.difference(own.series, other.series, tokens)
+
+
+def _last_tokens(curves: RunCurves) -> int:
+    """Return the last tokens of any curve, at least 1."""
+    return (
+        max(
+            (int(item.series.tokens[-1]) for item in curves.curves.values() if len(item.series)),
+            default=1,
+        )
+        or 1
     )
 
 
 def _profile(
-    settings: ComparisonSettings, train: Series, reference: RunEvidence | None
+    settings: ComparisonSettings,
+    train: Series,
+    reference: RunEvidence | None,
+    holdout: Series,
+    planned: int,
 ) -> tuple[Profile, tuple[str, ...]]:
     """Return the constants of the rule, wider where a train loss was rounded, and say so."""
-    profile = profile_named(settings.profile)
+    profile = choose(settings.profile, holdout.tokens, planned)
     own = quantized_loss.grid_nats(train.values)
-    other = quantized_loss.grid_nats(_train(reference).values) if reference else 0.0
+    other = quantized_loss.grid_nats(reference.train.values) if reference else 0.0
     if not own and not other:
         return profile, ()
     whose = "both train losses lie"
@@ -216,12 +266,13 @@ def _profile(
 
 
 def _same_recipe(
-    settings: ComparisonSettings, run: RunDescription, reference: RunEvidence | None
+    settings: ComparisonSettings, evidence: RunEvidence, reference: RunEvidence | None
 ) -> bool:
     """Return whether levels may be compared."""
     if settings.same_recipe is not None:
         return settings.same_recipe
-    return reference is not None and reference.run.recipe == run.recipe
+    recipe = evidence.curves.recipe
+    return reference is not None and bool(recipe) and reference.curves.recipe == recipe
 
 
 def _without(holdout: Series, steps: Sequence[int]) -> Series:
@@ -247,64 +298,3 @@ def _left_out(steps: Sequence[int]) -> str:
         f"enter{'' if several else 's'} no curve: {'their' if several else 'its'} scores cannot be "
         "trusted"
     )
-
-
-def _train(evidence: RunEvidence) -> Series:
-    """Return the run's train loss, empty before its first step."""
-    return evidence.log.series.get(TRAIN_METRIC) or Series(
-        TRAIN_METRIC, np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float64)
-    )
-
-
-def _resumes(log: RunLog, step: int) -> tuple[int, ...]:
-    """Return the steps before ``step`` that the run went on from."""
-    starts = (segment.resumed_from_step for segment in log.segments)
-    return tuple(start for start in starts if start is not None and start < step)
-
-
-def _changed(run: RunDescription, step: int) -> str:
-    """Say at which step before ``step`` a run went on with other data, or ""."""
-    before = [change for change in run.data_changes if change < step]
-    if not before:
-        return ""
-    return (
-        f"data changed at step {before[0]:,}: train loss before and after it is of different text, "
-        "so no verdict is given across it"
-    )
-
-
-def _changed_reference(reference: RunEvidence, tokens: int) -> str:
-    """Say that the reference went on with other data within so many tokens, or ""."""
-    run = reference.run
-    if all(run.tokens_at(change) >= tokens for change in run.data_changes):
-        return ""
-    return (
-        f"data of the reference {run.name} changed at step {min(run.data_changes):,}: no verdict "
-        "is given across it; choose another reference"
-    )
-
-
-def _incomparable(evidence: RunEvidence, reference: RunEvidence) -> tuple[str, ...]:
-    """Return why the curves of two runs must not be laid over each other."""
-    reasons: list[str] = []
-    loss, other = evidence.run.loss, reference.run.loss
-    fields = sorted(key for key in {*loss, *other} if loss.get(key) != other.get(key))
-    reasons.extend(
-        f"{TRAIN_METRIC} differs from {reference.run.name}'s in {key!r}: {loss.get(key)!r} against "
-        f"{other.get(key)!r}"
-        for key in fields
-    )
-    mine, theirs = evidence.holdout_identity, reference.holdout_identity
-    if mine is not None and theirs is not None:
-        reasons.extend(
-            f"{evidence.holdout.metric} differs from {reference.run.name}'s in {field}"
-            for field in identity_differences(mine, theirs)
-        )
-        if mine.tokenizer != theirs.tokenizer:
-            reasons.append(
-                "nats per token of different tokenizers cannot be compared: compare bits per byte, "
-                f"{evidence.holdout.metric.replace('ce_nats', 'bpb')}"
-            )
-        elif mine != theirs:
-            reasons.append("score both runs with the same settings")
-    return tuple(reasons)

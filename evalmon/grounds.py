@@ -10,15 +10,23 @@ from pathlib import Path
 
 import numpy as np
 
+from evalmon import reference
 from evalmon.config import ComparisonSettings
 from evalmon.detectors.trust_evidence import EqualScores, MetricHistory, TrustEvidence
-from evalmon.errors import DataError
-from evalmon.evidence import TRAIN_METRIC, RunEvidence
+from evalmon.errors import ConfigError, DataError
 from evalmon.id_logs import IdLog, IdLogReader
 from evalmon.logs import jsonl
 from evalmon.logs.jsonl import RunLog
+from evalmon.run_evidence import RATE_METRIC, TRAIN_METRIC, RunEvidence, curves_of
 from evalmon.store import ProbePoint, Store
-from evalmon.types import CheckpointRef, MetricIdentity, RunDescription, Series
+from evalmon.types import (
+    CheckpointRef,
+    Curve,
+    MetricIdentity,
+    RunCurves,
+    RunDescription,
+    Series,
+)
 
 __all__ = ["Grounds", "GroundsReader", "holdout_metric"]
 
@@ -76,10 +84,10 @@ class Grounds:
         """Return whether the reference, if there is to be one, covers a checkpoint."""
         if self.reference is None:
             return True
-        curves = (self.reference.holdout, self.reference.log.series.get(TRAIN_METRIC))
+        train = self.reference.curves.curves.get(TRAIN_METRIC)
         return all(
             curve is not None and len(curve) > 0 and int(curve.tokens[-1]) >= ref.tokens
-            for curve in curves
+            for curve in (self.reference.holdout, train.series if train else None)
         )
 
     def probe(self, ref: CheckpointRef) -> ProbePoint | None:
@@ -96,9 +104,9 @@ class Grounds:
         """Return what the run left behind up to a checkpoint."""
         probe = self.probe(ref)
         return RunEvidence(
-            run=self.run,
-            log=self.log,
+            curves=curves_of(self.run, self.log),
             holdout=self.holdout.until(ref.step),
+            description=self.run,
             holdout_identity=self.identity,
             ids=self.ids,
             probe=None if probe is None else probe.result,
@@ -112,15 +120,17 @@ class Grounds:
         """Return what the reference left behind up to the same tokens, nothing later."""
         if self.reference is None:
             return None
-        log = self.reference.log
-        series = {metric: _cut(curve, ref.tokens) for metric, curve in log.series.items()}
+        curves = {
+            metric: replace(curve, series=_cut(curve.series, ref.tokens))
+            for metric, curve in self.reference.curves.curves.items()
+        }
         holdout = _cut(self.reference.holdout, ref.tokens)
         trust = self.reference.trust
         last = int(holdout.steps[-1]) if len(holdout) else 0
         return replace(
             self.reference,
             holdout=holdout,
-            log=replace(log, series=series),
+            curves=replace(self.reference.curves, curves=curves),
             trust=trust and trust.until(last),
         )
 
@@ -217,10 +227,9 @@ class GroundsReader:
     def _read_reference(self, notes: list[str]) -> RunEvidence:
         """Return what the reference left behind; one that is not there has no points."""
         name = self._reference
-        absent = _absent(replace(self._run, name=name), self._metric)
+        absent = _absent(name, self._metric)
         if name not in self._store.runs():
-            notes.append(f"the reference run {name!r} is not in the store yet: watch it too")
-            return absent
+            return self._published(name, notes) or absent
         run = _described_now(self._store.describe(name))
         try:
             log = self._log(run)
@@ -232,7 +241,31 @@ class GroundsReader:
             notes.append(f"the reference run {name!r} has no score of {self._metric} yet")
             return absent
         identity = self._store.identity(name, self._metric)
-        return RunEvidence(run, log, holdout, identity, trust=self._trust(run, holdout))
+        return RunEvidence(
+            curves_of(run, log),
+            holdout,
+            description=run,
+            holdout_identity=identity,
+            trust=self._trust(run, holdout),
+        )
+
+    def _published(self, name: str, notes: list[str]) -> RunEvidence | None:
+        """Return a reference curve of that name, None and a note where it cannot serve."""
+        try:
+            entry = reference.find(name)
+        except ConfigError:
+            notes.append(
+                f"the reference {name!r} is not a run of the store yet, nor a reference curve: "
+                "watch it too, or name one of `evalmon reference list`"
+            )
+            return None
+        curves = reference.load(name, (TRAIN_METRIC, RATE_METRIC, self._metric))
+        found = curves.curves.get(self._metric)
+        if found is None:
+            held = ", ".join(sorted(metric for metric in entry.curves if "/lm/" in metric))
+            notes.append(f"the reference {name} has no {self._metric}; it has {held}")
+            return None
+        return RunEvidence(curves, found.series, found.facts)
 
     def _lost(self, run: str, holdout: Series) -> frozenset[int]:
         """Return the steps that failed to restore and have no score."""
@@ -330,8 +363,9 @@ def _cut(curve: Series, tokens: int) -> Series:
     return Series(curve.metric, curve.steps[:end], curve.tokens[:end], curve.values[:end])
 
 
-def _absent(run: RunDescription, metric: str) -> RunEvidence:
+def _absent(name: str, metric: str) -> RunEvidence:
     """Return a reference without points."""
     none = np.empty(0, np.int64)
-    log = RunLog(run.path / jsonl.LOG_NAME, {}, (), 0, None, False, "", "", (), 0)
-    return RunEvidence(run, log, Series(metric, none, none, np.empty(0, np.float64)))
+    nothing = Series(TRAIN_METRIC, none, none, np.empty(0, np.float64))
+    curves = RunCurves(name=name, source="", curves={TRAIN_METRIC: Curve(nothing)})
+    return RunEvidence(curves, replace(nothing, metric=metric))

@@ -47,7 +47,7 @@ def align(
         series: points at distinct, rising tokens.
         tokens: [m] positions, in any order, >= 0.
         longest_gap: widest hole that is bridged, in median spacings of the series; None
-            bridges any.
+            bridges any. A series of two points has no usual spacing: none is bridged.
 
     Returns:
         Positions in ``tokens`` that the series covers, and its values there.
@@ -67,7 +67,8 @@ def align(
     if longest_gap is not None and len(known) > 1:
         spacing = np.diff(known)
         after = np.searchsorted(known, tokens, side="left").clip(1, len(known) - 1)
-        wide = spacing[after - 1] > longest_gap * np.median(spacing)
+        usual = np.median(spacing) if len(spacing) > 1 else 0.0
+        wide = spacing[after - 1] > longest_gap * usual
         covered &= ~wide | (known[after] == tokens) | (known[after - 1] == tokens)
     where = np.flatnonzero(covered)
     # log1p, because a series may begin at 0 tokens
@@ -89,20 +90,45 @@ def gap(run: Series, reference: Series, *, longest_gap: float | None = None) -> 
     return Series(run.metric, run.steps[where], run.tokens[where], run.values[where] - values)
 
 
-def windows(train: Series, evaluations: Series) -> Windows:
+def windows(train: Series, evaluations: Series, *, least: int = 1) -> Windows:
     """Return the train points after each evaluation's predecessor up to itself.
 
     Args:
         train: train series.
         evaluations: series whose steps end the windows.
+        least: points a window needs; an evaluation with fewer has no window, and its points
+            join the next one's.
 
     Returns:
-        One window an evaluation that has train points.
+        One window an evaluation that has train points enough.
+
+    Example:
+        >>> import numpy as np
+        >>> points = np.arange(1, 5)
+        >>> train = Series("train/ce_nats", points, points, np.ones(4))
+        >>> at = np.array([1, 3, 4])
+        >>> found = windows(train, Series("h", at, at, np.ones(3)), least=2)
+        >>> found.evaluations.tolist(), found.start.tolist(), found.stop.tolist()
+        ([1], [0], [3])
     """
-    stop = np.searchsorted(train.steps, evaluations.steps, side="right")
+    stop = np.searchsorted(train.steps, evaluations.steps, side="right").astype(np.int64)
+    if least > 1:
+        return _joined(stop, least)
     start = np.concatenate([[0], stop[:-1]]).astype(np.int64)
     filled = np.flatnonzero(stop > start)
-    return Windows(filled, start[filled], stop[filled].astype(np.int64))
+    return Windows(filled, start[filled], stop[filled])
+
+
+def _joined(stop: IntArray, least: int) -> Windows:
+    """Return windows of at least so many points, thinner ones joined with the next."""
+    found: list[tuple[int, int, int]] = []
+    begin = 0
+    for n, end in enumerate(stop.tolist()):
+        if end - begin >= least:
+            found.append((n, begin, end))
+            begin = end
+    columns = np.array(found, np.int64).reshape(-1, 3)
+    return Windows(columns[:, 0], columns[:, 1], columns[:, 2])
 
 
 def window_medians(steps: IntArray, values: FloatArray, within: Windows) -> FloatArray:

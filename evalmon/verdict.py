@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from evalmon import detectors
+from evalmon import bands, detectors
 from evalmon.config import ComparisonSettings
-from evalmon.detectors import Observations, probe
-from evalmon.detectors.curve import Alarm, CurveResult
+from evalmon.detectors import Observations, probe, task_differences
+from evalmon.detectors.curve import Alarm, CurveResult, Points
 from evalmon.detectors.profiles import profile_named
-from evalmon.evidence import Case, RunEvidence, build_case
-from evalmon.types import Finding, FloatArray, Verdict, VerdictName
+from evalmon.evidence import Case, build_case
+from evalmon.run_evidence import RunEvidence
+from evalmon.types import Finding, FloatArray, Json, Verdict, VerdictName
 
 __all__ = ["judge", "judge_run"]
 
@@ -96,6 +97,11 @@ def judge(case: Case) -> Verdict:
         probe=probed,
         reasons=_reasons(case, name, numbers, found),
         findings=_kept(name, found),
+        basis="holdout only" if curve.mode == "holdout" else "train and holdout",
+        slope=_slope(curve.points),
+        tasks=case.tasks,
+        literal=_literal(case.literal),
+        evidence=_evidence(case),
     )
 
 
@@ -151,17 +157,28 @@ def _decide_gaps(case: Case, *, untrained: bool) -> VerdictName:
         return VerdictName.HEALTHY
     margin = case.gap_nats + float(curve.high[-1] - curve.low[-1]) / 2
     train, holdout = _moved(curve, curve.points.train_gap), _moved(curve, curve.points.holdout_gap)
-    if case.tasks == "loss" or min(train, holdout) > margin:
+    if curve.mode == "holdout":
+        train = holdout
+    lost = task_differences.summary(case.tasks) == "loss"
+    if lost or min(train, holdout) > margin:
         return VerdictName.BEHIND_REFERENCE
-    if max(train, holdout) < -margin and (holdout - train) <= (1 - _MATCHED) * -train:
+    matched = curve.mode == "holdout" or (holdout - train) <= (1 - _MATCHED) * -train
+    # An annealed run lies lower: that is its schedule, and no gain over a reference that goes on.
+    annealed = case.rates is not None and case.rates.annealed
+    if max(train, holdout) < -margin and matched and not annealed:
         return VerdictName.AHEAD_OF_REFERENCE
     return VerdictName.HEALTHY
 
 
 def _moved(curve: CurveResult, gaps: FloatArray) -> float:
-    """Return a gap to the reference now: at equal recipes as it stands, else since the baseline."""
+    """Return a gap to the reference now: since the baseline, or as it stands.
+
+    It stands for itself at equal recipes, and where holdout losses are all there is.
+    """
     now = float(np.median(gaps[-3:]))
-    return now if curve.mode == "level" else now - float(np.median(gaps[slice(*curve.span)]))
+    if curve.mode in ("level", "holdout"):
+        return now
+    return now - float(np.median(gaps[slice(*curve.span)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +199,8 @@ class _Numbers:
         points = curve.points
         if not len(points):
             return cls()
+        if curve.mode == "holdout":
+            return cls(holdout_gap=float(points.holdout_gap[-1]))
         if curve.mode == "free":
             train = float(points.train[-1] - curve.train_baseline)
             holdout = float(points.holdout[-1] - curve.holdout_baseline)
@@ -198,6 +217,56 @@ class _Numbers:
             matched_fraction=1 + unmatched / train if train < 0 else None,
             tolerance=tolerance if np.isfinite(tolerance) else None,
         )
+
+
+def _slope(points: Points) -> float | None:
+    """Return d(holdout) / d(train) over the evaluations judged, None where train did not move."""
+    if len(points) < 3:
+        return None
+    train = points.train - points.train.mean()
+    power = float(train @ train)
+    return float(train @ points.holdout) / power if power > 0 else None
+
+
+def _literal(window: bands.WindowComparison | None) -> dict[str, Json] | None:
+    """Return the literal comparison of the last window as JSON values."""
+    if window is None:
+        return None
+    return {
+        "train_drop_nats": window.train_drop_nats,
+        "holdout_gain_nats": window.holdout_gain_nats,
+        "shortfall_nats": window.shortfall_nats,
+        "tolerance_nats": bands.LITERAL_TOLERANCE_NATS,
+        "unmatched": bands.unmatched(window),
+    }
+
+
+def _evidence(case: Case) -> dict[str, Json]:
+    """Return further numbers behind a verdict, as JSON values."""
+    curve, repeats, probed = case.curve, case.repeats, case.counted_probe
+    spoken = curve.alarm or curve.mirrored
+    return {
+        "evaluations": len(curve.points),
+        "mode": curve.mode,
+        "first_tokens": int(curve.points.tokens[0]) if len(curve.points) else None,
+        "last_tokens": int(curve.points.tokens[-1]) if len(curve.points) else None,
+        "held": int(curve.held.sum()),
+        "train_share": round(spoken.train_share, 4) if spoken else None,
+        "alarm_active": spoken.active if spoken else None,
+        "fingerprints": None if repeats is None else {
+            "draws": repeats.draws,
+            "repeated": repeats.repeated,
+            "repeated_fraction": repeats.repeated_fraction,
+            "first_repeat_tokens": repeats.first_repeat_tokens,
+        },
+        "probe": None if probed is None else {
+            "mean_nats": probed.mean_nats,
+            "low_nats": probed.low_nats,
+            "high_nats": probed.high_nats,
+            "pairs": probed.pairs,
+        },
+        "learning_rates_differ_from_tokens": case.rates.since_tokens if case.rates else None,
+    }  # fmt: skip
 
 
 def _kept(name: VerdictName, found: Mapping[str, Finding]) -> tuple[Finding, ...]:
@@ -222,6 +291,8 @@ def _opening(case: Case, name: VerdictName, numbers: "_Numbers") -> list[str]:
         return list(case.incomparable)
     if name is VerdictName.NOT_ENOUGH_DATA:
         return [curve.reason]
+    if name is VerdictName.HEALTHY and curve.mode == "holdout":
+        return [_close(numbers, case)]
     if name is VerdictName.HEALTHY and numbers.unmatched is not None:
         return [_within(numbers, curve)]
     return [_HEADLINES[name]] if name in _HEADLINES else []
@@ -256,6 +327,8 @@ def _reasons(
             f"a probe of {case.probe.mean_nats:+.3f} nats can no longer be verified: the id log it "
             "drew from is missing or has changed, so it does not count"
         )
+    if case.rates:
+        reasons.append(_rates_apart(case))
     if case.incomparable and name is not VerdictName.RECIPE_DIFFERS:
         reasons.extend(case.incomparable)
     if not curve.enough_data and name is not VerdictName.NOT_ENOUGH_DATA and curve.reason:
@@ -270,7 +343,7 @@ _DOUBTS = ("untrained_model", "evaluator_suspect", "same_scores", "same_weights"
 
 
 _HEADLINES = {
-    VerdictName.AHEAD_OF_REFERENCE: "train and holdout loss are both below the reference's",
+    VerdictName.AHEAD_OF_REFERENCE: "the run is ahead of its reference, on the holdout too",
     VerdictName.BEHIND_REFERENCE: "the run is behind its reference",
     VerdictName.TRAIN_SHIFT: (
         "train loss moved without the holdout, but the model does not remember its text: look for "
@@ -299,6 +372,24 @@ def _within(numbers: _Numbers, curve: CurveResult) -> str:
         f"no unmatched drop against {against}: r = {numbers.unmatched:+.3f} nats (95 % interval "
         f"{numbers.low:+.3f} to {numbers.high:+.3f}); the {curve.profile} profile tolerates "
         f"{numbers.tolerance:.3f}"
+    )
+
+
+def _close(numbers: _Numbers, case: Case) -> str:
+    """State what was tolerated where holdout losses are all there is."""
+    return (
+        f"holdout loss differs from the reference's by {numbers.holdout_gap:+.3f} nats, within "
+        f"{case.gap_nats:g}; without both train losses nothing can be said of memorization"
+    )
+
+
+def _rates_apart(case: Case) -> str:
+    """Say from where on the learning rates differ."""
+    assert case.rates is not None
+    counted = "; the gap is not counted as a gain" if case.rates.annealed else ""
+    return (
+        f"LR differs from {case.rates.since_tokens:,} tokens on: {case.rates.run_fraction:.0%} of "
+        f"its peak against {case.rates.reference_fraction:.0%} of the reference's{counted}"
     )
 
 

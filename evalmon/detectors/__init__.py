@@ -33,7 +33,7 @@ class Observations:
 
     Attributes:
         run: the run's name.
-        tokens_per_step: tokens trained on by one step.
+        tokens_per_step: tokens trained on by one step, None where steps differ.
         curve: result of the curve rule.
         repeats: counts of the id log, None without one.
         probe: the checkpoint probed and its result, None without one that still counts.
@@ -42,7 +42,7 @@ class Observations:
     """
 
     run: str
-    tokens_per_step: int
+    tokens_per_step: int | None
     curve: CurveResult
     repeats: RepeatSummary | None = None
     probe: tuple[CheckpointRef, ProbeResult] | None = None

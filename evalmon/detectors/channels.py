@@ -5,12 +5,14 @@ function of evaluations 0..k. Evidence is of an unmatched drop; the mirrored rul
 passes the same series with its sign changed.
 """
 
+from bisect import insort
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from evalmon.detectors.curve import Points
 from evalmon.detectors.profiles import (
     BaselineSettings,
     FastSettings,
@@ -34,11 +36,17 @@ __all__ = [
     "running_median",
     "shift",
     "slow",
+    "without_outliers",
 ]
 
 BoolArray = NDArray[np.bool_]
 _MEDIAN_VARIANCE = 1.57  # variance of a median of normals over that of their mean, pi / 2
 _ROBUST_SD = 1.4826
+_OUTLIER_WINDOW = 5
+_OUTLIER_LEAST = 0.0025  # nats
+_MOVED_WINDOW = 3
+_MOSTLY = 2 / 3
+_OWN_NOISE = (0.25, 4.0)  # variance of a window's own error over the mean one
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +76,16 @@ class Lagged:
 
     Attributes:
         mean: [n] mean x.
-        train: [n] mean train CE.
+        moved: [m, n] mean of each series that the slope tolerance looks at.
         sigma: [n] noise of one x, autocorrelation included.
+        explained: [n] how far the spread inside train windows accounts for it: 1 where two thirds
+            of its square are the error of few train points, 0 where it is all of another kind.
     """
 
     mean: FloatArray
-    train: FloatArray
+    moved: FloatArray
     sigma: FloatArray
+    explained: FloatArray
 
 
 def baseline_span(
@@ -135,22 +146,42 @@ def hold(train: FloatArray, settings: HoldSettings) -> BoolArray:
     return held
 
 
+def without_outliers(r: FloatArray, sigmas: float) -> FloatArray:
+    """Return r, what lies far from the running median of 5 being drawn to so many sigmas of it.
+
+    The spread is 1.4826 x median |difference of neighbors| / sqrt 2 of all evaluations so far;
+    less than 0.0025 nats is never taken for far.
+    """
+    middle = running_median(r, _OUTLIER_WINDOW)
+    limit = np.empty(len(r))
+    seen: list[float] = []
+    for k, move in enumerate(np.abs(np.diff(r, prepend=r[:1])).tolist()):
+        if k:
+            insort(seen, move)
+        half = seen[len(seen) // 2] if seen else 0.0
+        limit[k] = sigmas * max(_ROBUST_SD * half / np.sqrt(2), _OUTLIER_LEAST)
+    return np.clip(r, middle - limit, middle + limit)
+
+
 def lagged(
     x: FloatArray,
-    train: FloatArray,
-    tokens: IntArray,
+    moved: FloatArray,
+    points: Points,
     span: tuple[int, int],
     planned: int,
     settings: LagSettings,
 ) -> Lagged:
-    """Return mean of x and of T, and the noise of x, in each evaluation's lagged window.
+    """Return mean of x and of ``moved`` [m, n], and the noise of x, in each lagged window.
 
     The noise is the residual spread about a least-squares line, times
     sqrt((1 + phi) / (1 - phi)) with phi = 1 - sum d^2 / (2 n v), d the differences of
     neighboring residuals and v their variance. Before the lagged window holds enough
-    evaluations the baseline stands in; before that is complete the values mean nothing.
+    evaluations the baseline stands in; before that is complete the values mean nothing. Where
+    windows hold different numbers of train points, the noise follows: it is multiplied by the
+    root of the window's own error variance over the mean one of the lagged window, within a
+    factor of 2.
     """
-    n = len(x)
+    n, tokens = len(x), points.tokens
     first, after = span
     stop = np.searchsorted(tokens, tokens - settings.distance_fraction * planned, side="right")
     length = settings.distance_fraction + settings.length_fraction
@@ -183,19 +214,30 @@ def lagged(
     ratio = np.divide(squared, 2 * rss, out=np.ones(n), where=rss > 0)
     phi = np.clip(1.0 - ratio, 0.0, settings.phi_limit)
     sigma = np.sqrt(variance * (1 + phi) / (1 - phi))
-    return Lagged(mean_x, total(train) / count, np.maximum(sigma, settings.sigma_floor_nats))
+    errors = total(points.noise**2) / count
+    own = np.divide(points.noise**2, errors, out=np.ones(n), where=errors > 0)
+    sigma = np.maximum(sigma, settings.sigma_floor_nats)
+    explained = np.minimum(errors / (_MOSTLY * sigma**2), 1.0)
+    scaled = np.maximum(sigma * np.sqrt(np.clip(own, *_OWN_NOISE)), settings.sigma_floor_nats)
+    return Lagged(mean_x, np.stack([total(row) / count for row in moved]), scaled, explained)
 
 
 def fast(
     x: FloatArray,
-    train: FloatArray,
+    moved: FloatArray,
     local: Lagged,
     held: BoolArray,
     ready_from: int,
     settings: FastSettings,
 ) -> Evidence:
-    """Return the sequential sum S_k = max(0, S_{k-1} + clip((x - m - kappa) / sigma, +-4))."""
-    kappa = np.maximum(settings.tolerance_nats, settings.slope * np.abs(train - local.train))
+    """Return the sequential sum S_k = max(0, S_{k-1} + clip((x - m - kappa) / sigma, +-4)).
+
+    kappa = max(least tolerance, slope x |median of the last 3 of a row of ``moved`` - its lagged
+    mean|), of the row that moved most.
+    """
+    now = np.stack([running_median(row, _MOVED_WINDOW) for row in moved])
+    movement = np.abs(now - local.moved).max(axis=0)
+    kappa = np.maximum(settings.tolerance_nats, settings.slope * movement)
     steps = np.clip((x - local.mean - kappa) / local.sigma, -settings.clip, settings.clip)
     sums = np.zeros(len(x), np.float64)
     running = 0.0
@@ -204,7 +246,8 @@ def fast(
         running = min(running, following) if held[k] else following
         sums[k] = running
     ready = np.arange(len(x)) >= ready_from
-    return Evidence("fast", sums, np.full(len(x), settings.threshold), ready)
+    eased = settings.threshold - settings.explained_threshold
+    return Evidence("fast", sums, settings.threshold - eased * local.explained, ready)
 
 
 def slow(
@@ -213,7 +256,7 @@ def slow(
     window: int,
     span: tuple[int, int],
     settings: SlowSettings,
-    tolerance: float,
+    tolerance: FloatArray,
 ) -> Evidence:
     """Return the running median of x against tolerance + z standard errors."""
     error = sigma * np.sqrt(_MEDIAN_VARIANCE / window + 1 / max(span[1] - span[0], 1))

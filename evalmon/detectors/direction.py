@@ -1,17 +1,18 @@
 """The unmatched drop r of a run in one direction, with the evidence of each channel."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from evalmon.detectors import channels
 from evalmon.detectors.channels import BoolArray, Evidence
 from evalmon.detectors.curve import Plan, Points
-from evalmon.detectors.profiles import Profile, ShiftSettings
+from evalmon.detectors.profiles import Profile, ShiftSettings, SlowSettings
 from evalmon.types import FloatArray
 
 __all__ = ["Direction", "look"]
 
+_FREE_SPAN = (0.25, 0.50)  # of the plan: where the slow bound without a reference rises
 _LEVEL_NOISE = 8  # evaluations from which noise before the baseline is estimated
 
 
@@ -65,13 +66,19 @@ def look(
     own = r[slice(*span)] if len(r) > span[0] else r  # provisional until it is complete
     base = float(np.median(own)) if len(own) else 0.0
     x = channels.running_median(r, profile.median_of) - base
-    local = channels.lagged(x, points.train, points.tokens, span, plan.planned_tokens, profile.lag)
+    if profile.lag.outlier_sigmas is not None:
+        x = channels.without_outliers(x, profile.lag.outlier_sigmas)
+    free = plan.mode == "free"
+    moved = _moved(points, profile, free=free)
+    local = channels.lagged(x, moved, points, span, plan.planned_tokens, profile.lag)
     evidence: list[Evidence] = []
     if profile.fast:
-        evidence.append(channels.fast(x, points.train, local, held, span[1], profile.fast))
+        settings = profile.fast
+        if free and sign < 0:
+            settings = replace(settings, slope=settings.free_mirror_slope)
+        evidence.append(channels.fast(x, moved, local, held, span[1], settings))
     if profile.slow:
-        free = plan.mode == "free"
-        tolerance = profile.slow.free_nats if free else profile.slow.reference_nats
+        tolerance = _slow_tolerance(points, plan, profile.slow)
         window = _width(points, plan, profile, profile.slow.window, profile.slow.sparse_window)
         evidence.append(channels.slow(x, local.sigma, window, span, profile.slow, tolerance))
     if profile.level and plan.mode == "level":
@@ -79,6 +86,21 @@ def look(
     if profile.shift:
         return _shift(points, profile.shift, plan, r, held)
     return Direction(x, r - base, local.sigma, tuple(evidence), base, *span, anchored=False)
+
+
+def _moved(points: Points, profile: Profile, *, free: bool) -> FloatArray:
+    """Return [m, n] what the slope tolerance looks at: train loss, and its gap to a reference's."""
+    if free or profile.fast is None:
+        return points.train[None, :]
+    return np.stack([points.train_gap, profile.fast.train_share * points.train])
+
+
+def _slow_tolerance(points: Points, plan: Plan, settings: SlowSettings) -> FloatArray:
+    """Return [n] bound of the slow channel."""
+    if plan.mode != "free":
+        return np.full(len(points), settings.reference_nats)
+    levels = (settings.free_early_nats, settings.free_nats)
+    return np.interp(points.tokens / plan.planned_tokens, _FREE_SPAN, levels)
 
 
 def _level(

@@ -11,14 +11,14 @@ _LISTED = 20
 
 
 def finding(
-    run: str, nonfinite: Sequence[tuple[int, str]], *, tokens_per_step: int
+    run: str, nonfinite: Sequence[tuple[int, str]], *, tokens_per_step: int | None
 ) -> Finding | None:
     """Return a finding when a train loss was not finite.
 
     Args:
         run: the run's name.
         nonfinite: (step, metric) of values that were not finite.
-        tokens_per_step: tokens trained on by one step.
+        tokens_per_step: tokens trained on by one step; where steps differ only the step is told.
 
     Returns:
         A finding of kind ``divergence`` at the first such step, or None.
@@ -31,14 +31,15 @@ def finding(
     if not steps:
         return None
     later = len(steps) - 1
+    tokens = steps[0] * (tokens_per_step or 0)
     more = f" and {later} later step{'s' if later > 1 else ''}" if later else ""
     return Finding(
         detector="nonfinite_loss",
         kind="divergence",
         run=run,
         alarm_step=steps[0],
-        alarm_tokens=steps[0] * tokens_per_step,
-        onset_tokens=steps[0] * tokens_per_step,
+        alarm_tokens=tokens,
+        onset_tokens=tokens if tokens_per_step else None,
         channel="",
         magnitude_nats=None,
         message=f"non-finite train loss at step {steps[0]}{more}",

@@ -7,7 +7,10 @@ are of the planned tokens. docs/detection.md tells where each constant comes fro
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from evalmon.errors import ConfigError
+from evalmon.types import IntArray
 
 __all__ = [
     "PROFILES",
@@ -19,6 +22,7 @@ __all__ = [
     "Profile",
     "ShiftSettings",
     "SlowSettings",
+    "choose",
     "profile_named",
     "widened",
 ]
@@ -51,6 +55,8 @@ class LagSettings:
         evaluations: fewest evaluations; with fewer the baseline stands in.
         sigma_floor_nats: least noise assumed.
         phi_limit: largest autocorrelation corrected for.
+        outlier_sigmas: r further than this from its running median of 5 counts as if it lay
+            there; None where x is a median itself.
     """
 
     length_fraction: float = 0.106
@@ -58,6 +64,7 @@ class LagSettings:
     evaluations: int = 5
     sigma_floor_nats: float = 0.0015
     phi_limit: float = 0.9
+    outlier_sigmas: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +73,24 @@ class FastSettings:
 
     Attributes:
         tolerance_nats: least tolerance kappa.
-        slope: tolerance as a share of the train loss's own movement.
+        slope: tolerance as a share of the movement of train loss.
+        train_share: against a reference the larger of two movements counts: that of the train
+            gap, and this share of train loss's own.
+        free_mirror_slope: the same of the mirrored rule without a reference, where annealing
+            moves the holdout a little more than train loss.
         clip: most one evaluation may add, in sigmas.
         threshold: sum that alarms.
+        explained_threshold: the same where the noise is that of few train points a window, so
+            white and known; in between by its share.
     """
 
     tolerance_nats: float = 0.005
     slope: float = 0.25
+    train_share: float = 1.0
+    free_mirror_slope: float = 0.40
     clip: float = 4.0
     threshold: float = 20.0
+    explained_threshold: float = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +103,9 @@ class SlowSettings:
         sparse_spacing_fraction: spacing from which they are.
         z: sigmas of the lower bound.
         reference_nats: bound that alarms against a reference.
-        free_nats: bound that alarms without one.
+        free_nats: bound that alarms without one, from half of the plan on.
+        free_early_nats: the same up to a quarter of the plan; linear between: holdout minus train
+            loss drifts little before.
     """
 
     window: int = 20
@@ -96,6 +114,7 @@ class SlowSettings:
     z: float = 4.0
     reference_nats: float = 0.025
     free_nats: float = 0.060
+    free_early_nats: float = 0.015
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +248,14 @@ _LOOSE = replace(
     slow=SlowSettings(reference_nats=0.045),
 )
 
+_SPARSE = replace(
+    _FULL,
+    name="sparse",
+    lag=LagSettings(length_fraction=0.14, distance_fraction=0.07, outlier_sigmas=4.0),
+    fast=FastSettings(train_share=0.5),
+    median_of=1,
+)
+
 _SHORT = Profile(
     name="short",
     baseline=BaselineSettings(0.10, 0.10, warmups=1.0, evaluations=3),
@@ -256,10 +283,15 @@ _SHORT = Profile(
 )
 
 PROFILES: MappingProxyType[str, Profile] = MappingProxyType(
-    {profile.name: profile for profile in (_FULL, _LOOSE, _SHORT)}
+    {profile.name: profile for profile in (_FULL, _SPARSE, _LOOSE, _SHORT)}
 )
-"""Profile by name: ``full`` for long runs, ``loose`` for long runs against a reference whose
-recipe is known to differ, ``short`` for runs of 12 to 40 evaluations."""
+"""Profile by name: ``full`` for long runs with hundreds of evaluations, ``sparse`` for those
+with 40 to 400 or a thinned train log, ``loose`` for long runs against a reference whose recipe is
+known to differ, ``short`` for runs of 12 to 40 evaluations."""
+
+_SPACED = 8  # evaluations whose spacing tells how often a run is evaluated
+_SPARSE_EVALUATIONS = 400
+_SHORT_EVALUATIONS = 40
 
 
 def profile_named(name: str) -> Profile:
@@ -275,6 +307,34 @@ def profile_named(name: str) -> Profile:
     if name not in PROFILES:
         raise ConfigError(f"unknown profile {name!r}; known are {sorted(PROFILES)}")
     return PROFILES[name]
+
+
+def choose(name: str, tokens: IntArray, planned_tokens: int) -> Profile:
+    """Return the profile asked for; without one, the one for how often the run is evaluated.
+
+    The first evaluations' spacing and the plan decide, so that later evaluations change
+    nothing.
+
+    Args:
+        name: its name, "" to choose.
+        tokens: [n] tokens of the evaluations.
+        planned_tokens: tokens of the whole schedule.
+
+    Raises:
+        ConfigError: there is none of that name.
+
+    Example:
+        >>> [choose("", np.arange(1, 11) * every, 1000).name for every in (1, 5, 50)]
+        ['full', 'sparse', 'short']
+    """
+    if name:
+        return profile_named(name)
+    if len(tokens) < 2:
+        return _FULL
+    expected = planned_tokens / float(np.median(np.diff(tokens[: _SPACED + 1])))
+    if expected <= _SHORT_EVALUATIONS:
+        return _SHORT
+    return _SPARSE if expected <= _SPARSE_EVALUATIONS else _FULL
 
 
 def widened(profile: Profile, nats: float) -> Profile:
@@ -294,6 +354,7 @@ def widened(profile: Profile, nats: float) -> Profile:
             slow,
             reference_nats=slow.reference_nats + nats,
             free_nats=slow.free_nats + nats,
+            free_early_nats=slow.free_early_nats + nats,
         ),
         level=level and replace(level, tolerance_nats=level.tolerance_nats + nats),
         shift=shift and replace(shift, tolerance_nats=shift.tolerance_nats + nats),

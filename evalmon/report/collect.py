@@ -11,11 +11,12 @@ import numpy as np
 from evalmon import bands, series
 from evalmon.detectors.evaluator_trust import chance_of
 from evalmon.errors import EvalmonError
-from evalmon.evidence import TRAIN_METRIC, identity_differences
+from evalmon.likeness import identity_differences
 from evalmon.logs import jsonl
 from evalmon.metrics import Interval, wilson_interval
 from evalmon.report.trust import self_check_facts
 from evalmon.report.view import Curve, Marker, RunView, TaskRow, UnmatchedTrace
+from evalmon.run_evidence import TRAIN_METRIC
 from evalmon.store import Delivery, Store, StoredFailure
 from evalmon.types import CheckpointRef, RunDescription, Score, Series, Verdict
 

@@ -23,6 +23,7 @@ from evalmon.types import (
     ProbeResult,
     RunDescription,
     Score,
+    TaskDifference,
     Verdict,
     VerdictName,
 )
@@ -179,11 +180,13 @@ def verdict_from(text: str) -> Verdict:
     del record["alerts"]
     probe = record.pop("probe")
     findings = record.pop("findings")
+    tasks = record.pop("tasks", ())  # absent from what an earlier version stored
     return Verdict(
         verdict=VerdictName(record.pop("verdict")),
         probe=None if probe is None else ProbeResult(**probe),
         reasons=tuple(record.pop("reasons")),
         findings=tuple(Finding(**finding) for finding in findings),
+        tasks=tuple(TaskDifference(**task) for task in tasks),
         **record,
     )
 

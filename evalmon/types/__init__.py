@@ -20,6 +20,7 @@ Units are suffixes of the names: ``_nats`` (per token), ``_bpb`` (bits per UTF-8
 byte), ``_acc`` (fraction), ``_tokens`` (trained on, padding excluded).
 """
 
+from evalmon.types.curves import Curve, RunCurves, Sampling
 from evalmon.types.documents import Document
 from evalmon.types.forest import ROW_TOKENS, ForestScores, TokenForest
 from evalmon.types.overlaps import (
@@ -58,7 +59,15 @@ from evalmon.types.scores import (
 )
 from evalmon.types.series import FloatArray, IntArray, Series, ToleranceBand
 from evalmon.types.text_hash import text_hashes
-from evalmon.types.verdicts import Alert, AlertStatus, Finding, Json, Verdict, VerdictName
+from evalmon.types.verdicts import (
+    Alert,
+    AlertStatus,
+    Finding,
+    Json,
+    TaskDifference,
+    Verdict,
+    VerdictName,
+)
 from evalmon.types.weights import weights_fingerprint
 
 __all__ = [
@@ -71,6 +80,7 @@ __all__ = [
     "Alert",
     "AlertStatus",
     "CheckpointRef",
+    "Curve",
     "Document",
     "DocumentOverlap",
     "Evaluation",
@@ -88,11 +98,14 @@ __all__ = [
     "RepeatSummary",
     "ResponseCache",
     "RopeParameters",
+    "RunCurves",
     "RunDescription",
+    "Sampling",
     "Score",
     "ScoreRequest",
     "Seam",
     "Series",
+    "TaskDifference",
     "TokenForest",
     "TokenScores",
     "ToleranceBand",

@@ -7,7 +7,15 @@ from typing import Any, TypeAlias
 
 from evalmon.types.scores import ProbeResult
 
-__all__ = ["Alert", "AlertStatus", "Finding", "Json", "Verdict", "VerdictName"]
+__all__ = [
+    "Alert",
+    "AlertStatus",
+    "Finding",
+    "Json",
+    "TaskDifference",
+    "Verdict",
+    "VerdictName",
+]
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -41,6 +49,41 @@ class Finding:
     magnitude_nats: float | None
     message: str
     evidence: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDifference:
+    """How a run's accuracy stands against its reference's at equal tokens.
+
+    Attributes:
+        task: canonical metric, or ``mean_without_boolq`` for the mean of the tasks but BoolQ.
+        outcome: ``gain``, ``loss``, ``equivalent`` (within 0.005) or ``inconclusive``.
+        difference_acc: run minus reference, a fraction.
+        low_acc: lower end of its 95 % interval.
+        high_acc: upper end.
+        detectable_acc: least true difference that would have been found with power 0.8, at the
+            level left after Holm's correction.
+        items: items both were scored on, None where it is not known.
+        paired: whether answers were compared item by item.
+        p_value: of no difference, adjusted by Holm over the tasks.
+        method: how it was tested, in words.
+    """
+
+    task: str
+    outcome: str
+    difference_acc: float
+    low_acc: float
+    high_acc: float
+    detectable_acc: float
+    items: int | None
+    paired: bool
+    p_value: float
+    method: str
+
+    @property
+    def half_width_acc(self) -> float:
+        """Half of the interval's width."""
+        return (self.high_acc - self.low_acc) / 2
 
 
 class VerdictName(StrEnum):
@@ -110,6 +153,13 @@ class Verdict:
         probe: the seen-against-fresh probe at this checkpoint.
         reasons: sentences for a person, most important first.
         findings: the detectors' findings.
+        basis: what it rests on: ``train and holdout``, or ``holdout only``.
+        slope: d(holdout) / d(train) of the run over the evaluations judged, None where train loss
+            did not move. A symptom, never a trigger.
+        tasks: how task accuracies stand against the reference's.
+        literal: the literal comparison of the last window (train drop, holdout gain, shortfall,
+            whether it exceeds 0.005): an observation on which nothing rests.
+        evidence: further numbers behind the verdict, JSON values.
     """
 
     run: str
@@ -133,12 +183,20 @@ class Verdict:
     probe: ProbeResult | None
     reasons: tuple[str, ...]
     findings: tuple[Finding, ...] = ()
+    basis: str = "train and holdout"
+    slope: float | None = None
+    tasks: tuple[TaskDifference, ...] = ()
+    literal: Mapping[str, Json] | None = None
+    evidence: Mapping[str, Json] = field(default_factory=dict[str, Json])
 
     def record(self, alerts: "Sequence[Alert]" = ()) -> dict[str, Any]:
         """Return the verdict as one strict JSON object, with the run's alert episodes."""
         record = asdict(self)
         record["verdict"] = str(self.verdict)
         record["reasons"] = list(self.reasons)
+        record["tasks"] = [asdict(task) for task in self.tasks]
+        record["literal"] = None if self.literal is None else dict(self.literal)
+        record["evidence"] = dict(self.evidence)
         record["findings"] = [
             {**asdict(finding), "evidence": dict(finding.evidence)} for finding in self.findings
         ]

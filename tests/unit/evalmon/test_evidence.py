@@ -10,12 +10,14 @@ import pytest
 from evalmon.config import ComparisonSettings
 from evalmon.detectors.trust_evidence import TrustEvidence
 from evalmon.errors import ConfigError
-from evalmon.evidence import RunEvidence, build_case
+from evalmon.evidence import build_case
 from evalmon.id_logs import IdLog
 from evalmon.logs.jsonl import RunLog
+from evalmon.run_evidence import RunEvidence, curves_of
 from evalmon.types import (
     ID_LOG_RECORD,
     CheckpointRef,
+    Curve,
     MetricIdentity,
     ProbeResult,
     RunDescription,
@@ -53,7 +55,15 @@ def evidence(path: Path, lower: float = 0.0, seed: int = 0, **changes: Any) -> R
     holdout = Series("eval/lm/x-validation/ce_nats", at, at * 10, 3.1 + 5 / (1 + at / 30))
     log = RunLog(path / "log.jsonl", {train.metric: train}, (), 200, None, True, "completed", "",
                  (), 0)  # fmt: skip
-    return replace(RunEvidence(described(path), log, holdout), **changes)
+    run = changes.pop("run", described(path))
+    logged = curves_of(run, changes.pop("log", log))
+    return replace(RunEvidence(logged, holdout, description=run), **changes)
+
+
+def logged(run: RunEvidence, *series: Series) -> RunEvidence:
+    """Return what a run left behind with these series alone in its log."""
+    curves = {item.metric: Curve(item) for item in series}
+    return replace(run, curves=replace(run.curves, curves=curves))
 
 
 def drawn(path: Path, source: int) -> IdLog:
@@ -90,7 +100,7 @@ def test_a_probe_taken_earlier_counts_while_its_draws_are_the_same(tmp_path: Pat
 
 def test_equal_recipes_turn_the_level_channel_on(tmp_path: Path):
     run, reference = evidence(tmp_path), evidence(tmp_path, seed=1)
-    other = replace(reference, run=described(tmp_path, recipe="q"))
+    other = evidence(tmp_path, seed=1, run=described(tmp_path, recipe="q"))
     assert build_case(run, SHORT, reference).curve.mode == "level"
     assert build_case(run, SHORT, other).curve.mode == "reference"
     forced = replace(SHORT, same_recipe=True)
@@ -100,7 +110,7 @@ def test_equal_recipes_turn_the_level_channel_on(tmp_path: Path):
 
 def test_another_divisor_of_the_loss_is_never_laid_over(tmp_path: Path):
     masked = described(tmp_path, name="b", loss={"divisor": "all tokens", "z_loss": False})
-    reference = replace(evidence(tmp_path, seed=1), run=masked)
+    reference = evidence(tmp_path, seed=1, run=masked)
     verdict = judge_run(evidence(tmp_path), SHORT, reference)
     assert verdict.verdict is VerdictName.RECIPE_DIFFERS
     assert verdict.reference is None
@@ -128,8 +138,8 @@ def test_a_holdout_that_means_something_else_is_never_laid_over(
     tmp_path: Path, changed: dict[str, Any], said: str
 ):
     other = replace(MEANING, **changed)
-    reference = evidence(tmp_path, seed=1, holdout_identity=other)
-    reference = replace(reference, run=replace(reference.run, name="b"))
+    run = described(tmp_path, name="b")
+    reference = evidence(tmp_path, seed=1, run=run, holdout_identity=other)
     verdict = judge_run(evidence(tmp_path, holdout_identity=MEANING), SHORT, reference)
     assert (verdict.verdict, verdict.reference) == (VerdictName.RECIPE_DIFFERS, None)
     assert verdict.reasons[0] == f"eval/lm/x-validation/ce_nats differs from b's in {said}"
@@ -150,9 +160,8 @@ def test_equal_meanings_are_laid_over(tmp_path: Path):
 
 def test_a_loss_rounded_to_bfloat16_widens_every_tolerance_and_is_said_so(tmp_path: Path):
     run = evidence(tmp_path)
-    train = run.log.series["train/ce_nats"]
-    rounded = replace(train, values=np.round(train.values * 32) / 32)
-    coarse = replace(run, log=replace(run.log, series={train.metric: rounded}))
+    rounded = replace(run.train, values=np.round(run.train.values * 32) / 32)
+    coarse = logged(run, rounded)
     exact, widened = judge_run(run, SHORT), judge_run(coarse, SHORT)
     assert widened.tolerance_nats is not None
     assert exact.tolerance_nats is not None
@@ -162,7 +171,7 @@ def test_a_loss_rounded_to_bfloat16_widens_every_tolerance_and_is_said_so(tmp_pa
         "widened by 0.03125 nats; log the loss in float32"
     )
     assert not any("grid" in reason for reason in exact.reasons)
-    both = judge_run(coarse, SHORT, replace(coarse, run=described(tmp_path, name="b")))
+    both = judge_run(coarse, SHORT, coarse)
     assert "widened by 0.0625 nats" in both.reasons[-1]
 
 
@@ -220,9 +229,8 @@ def test_one_untrusted_evaluation_does_not_spoil_the_later_ones(tmp_path: Path):
 def test_what_comes_after_the_evaluation_judged_changes_nothing(tmp_path: Path):
     whole = evidence(tmp_path, 1.0, ids=drawn(tmp_path, 250))
     early = replace(whole, holdout=whole.holdout.until(120))
-    train = whole.log.series["train/ce_nats"].until(120)
     ids = whole.ids.until(120) if whole.ids else None
-    cut = replace(early, log=replace(whole.log, series={train.metric: train}), ids=ids)
+    cut = replace(logged(early, whole.train.until(120)), ids=ids)
     reference = evidence(tmp_path, seed=1)
     assert judge_run(early, SHORT, reference) == judge_run(cut, SHORT, reference)
 
@@ -236,8 +244,7 @@ def test_a_run_before_its_first_step_is_not_enough(tmp_path: Path):
     started = evidence(tmp_path)
     zero = np.zeros(1, np.int64)
     untrained = replace(
-        started,
-        log=replace(started.log, series={}),
+        logged(started),
         holdout=Series(started.holdout.metric, zero, zero, np.array([8.3])),
     )
     verdict = judge_run(untrained, SHORT, evidence(tmp_path, seed=1))

@@ -16,6 +16,7 @@ from evalmon.types import (
     ProbeResult,
     RepeatSummary,
     Series,
+    TaskDifference,
     Verdict,
     VerdictName,
 )
@@ -182,8 +183,14 @@ def test_both_losses_below_the_reference_are_ahead_of_it():
 def test_both_losses_above_the_reference_are_behind_it():
     assert name(curve(0.2, 0.2)) is VerdictName.BEHIND_REFERENCE
     assert name(curve(0.2, 0.0)) is VerdictName.HEALTHY
-    assert name(curve(), tasks="loss") is VerdictName.BEHIND_REFERENCE
-    assert name(curve(-0.2, -0.2), tasks="loss") is VerdictName.BEHIND_REFERENCE
+    metric = "eval/downstream/hellaswag_0shot/len_norm"
+    lost = TaskDifference(
+        metric, "loss", -0.03, -0.04, -0.02, 0.01, 10_042, paired=True, p_value=0.001, method=""
+    )
+    assert name(curve(), tasks=(lost,)) is VerdictName.BEHIND_REFERENCE
+    assert name(curve(-0.2, -0.2), tasks=(lost,)) is VerdictName.BEHIND_REFERENCE
+    unsure = replace(lost, outcome="inconclusive", p_value=0.5, low_acc=-0.07, high_acc=0.01)
+    assert name(curve(), tasks=(unsure,)) is VerdictName.HEALTHY
 
 
 def test_an_incomparable_reference_is_said_so_unless_the_run_alone_alarms():

@@ -1,0 +1,325 @@
+"""`evalmon compare` without its command line: open run and reference, judge, and record.
+
+What is judged is the last evaluation that the reference reaches. Nothing is guessed: where
+two sources cannot be laid over each other, the error says what each of them holds.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from evalmon import sources
+from evalmon.config import ComparisonSettings
+from evalmon.errors import ConfigError, DataError
+from evalmon.evidence import build_case
+from evalmon.run_evidence import TRAIN_METRIC, RunEvidence
+from evalmon.sources import Kind, Reading, Source
+from evalmon.types import RunCurves, Series, TaskDifference, Verdict
+from evalmon.verdict import judge
+
+if TYPE_CHECKING:
+    from evalmon.detectors.task_differences import PairedItems
+
+__all__ = ["CompareOptions", "Comparison", "compare"]
+
+_HOLDOUT = re.compile(r"eval/lm/(.+)-validation/ce_nats")
+_C4 = "c4_en"
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """What is compared with what, and how.
+
+    Attributes:
+        run: path or name of the run, see ``sources.POSSIBLE``.
+        run_name: the run of a table or store of several, None for the only one.
+        reference: what it is judged against, None to judge it alone.
+        same_recipe: the reference has the same mix, tokenizer, sequence length and loss.
+        profile: profile of the rule, "" = by how often the run is evaluated.
+        planned_tokens: tokens of the whole schedule, 0 = recorded, else the last of the run.
+        holdout: the holdout that is judged, "" = C4, else the only one.
+        thinned: train histories of tables were thinned by a declared rule.
+        store: results store of a run directory or of a run's name, "" = beside the directory.
+        tokens_per_step: tokens of one step of RUN where the source does not say them.
+    """
+
+    run: str
+    run_name: str | None = None
+    reference: str | None = None
+    same_recipe: bool = False
+    profile: str = ""
+    planned_tokens: int = 0
+    holdout: str = ""
+    thinned: bool = False
+    store: str = ""
+    tokens_per_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A verdict and what it was reached from.
+
+    Attributes:
+        verdict: the verdict.
+        run: the run.
+        reference: what it was judged against, None when judged alone.
+        first_tokens: tokens at the first evaluation judged.
+        record: the verdict and its basis as one flat strict JSON object.
+    """
+
+    verdict: Verdict
+    run: Source
+    reference: Source | None
+    first_tokens: int
+    record: dict[str, Any]
+
+
+def compare(options: CompareOptions) -> Comparison:
+    """Judge a run from whatever holds its curves.
+
+    Args:
+        options: what is compared with what.
+
+    Returns:
+        The verdict at the last evaluation that the reference reaches.
+
+    Raises:
+        ConfigError: an unknown run, reference, holdout or profile.
+        DataError: curves that cannot be read, or not be laid over each other.
+        StoreError: a store that cannot be read.
+    """
+    reading = Reading(options.run_name, options.store, options.thinned, options.tokens_per_step)
+    run = sources.open_run(options.run, reading)
+    reference = (
+        sources.open_reference(options.reference, run, reading) if options.reference else None
+    )
+    holdout = _holdout(options.holdout, run, reference)
+    metric = f"eval/lm/{holdout}-validation/ce_nats"
+    notes: list[str] = []
+    judged = _within(run, reference, metric, notes)
+    planned, source = _planned(options, run.curves)
+    settings = ComparisonSettings(
+        reference=reference.name if reference else "",
+        profile=options.profile,
+        holdout=holdout,
+        same_recipe=True if options.same_recipe else None,
+        planned_tokens=planned,
+    )
+    other = _evidence(reference, reference.curves.curves[metric].series) if reference else None
+    mine = _evidence(run, judged, _tasks(run, reference, judged, notes))
+    verdict = judge(build_case(mine, settings, other))
+    if int(judged.tokens[-1]) > planned:
+        notes.append(
+            f"the run goes beyond its {planned:,} planned tokens ({source}): give --planned-tokens"
+        )
+    notes += [*run.curves.notes, *(reference.curves.notes if reference else ())]
+    record = _record(verdict, notes) | {
+        "holdout": holdout,
+        "planned_tokens": planned,
+        "planned_tokens_source": source,
+    }
+    return Comparison(verdict, run, reference, int(judged.tokens[0]), record)
+
+
+def _holdout(asked: str, run: Source, reference: Source | None) -> str:
+    """Return the one holdout that is judged."""
+    own = _holdouts(run.curves)
+    if not own:
+        raise DataError(
+            f"{_named(run)}: no holdout loss among {_listed(run.curves.curves)}; a verdict needs "
+            "eval/lm/<holdout>-validation/ce_nats"
+        )
+    if (found := _HOLDOUT.fullmatch(asked)) is not None:
+        wanted = found[1]
+    elif asked or _C4 in own:
+        wanted = asked or _C4
+    elif len(own) == 1:
+        (wanted,) = own
+    else:
+        raise ConfigError(
+            f"{_named(run)}: {len(own)} holdouts and none is {_C4}; --holdout one of {_listed(own)}"
+        )
+    if wanted not in own:
+        raise ConfigError(f"{_named(run)}: no holdout {wanted!r}; it has {_listed(own)}")
+    if reference is None:
+        return wanted
+    theirs = _holdouts(reference.curves)
+    if wanted not in theirs:
+        both = [name for name in own if name in theirs]
+        remedy = f"both have {_listed(both)}: give --holdout" if both else "they share none"
+        raise DataError(
+            f"the reference {_named(reference)} has no holdout {wanted!r}, on which "
+            f"{run.name} is judged (it has {_listed(theirs)}); {remedy}"
+        )
+    return wanted
+
+
+def _holdouts(curves: RunCurves) -> tuple[str, ...]:
+    """Return the names of the holdouts a run has losses of."""
+    found = ((_HOLDOUT.fullmatch(metric), curve.series) for metric, curve in curves.curves.items())
+    return tuple(match[1] for match, points in found if match and len(points))
+
+
+def _within(run: Source, reference: Source | None, metric: str, notes: list[str]) -> Series:
+    """Return the run's holdout curve up to the last evaluation that the reference reaches."""
+    holdout = run.curves.curves[metric].series
+    if reference is None:
+        return holdout
+    theirs = reference.curves.curves[metric].series
+    first, last = int(theirs.tokens[0]), int(theirs.tokens[-1])
+    inside = (holdout.tokens >= first) & (holdout.tokens <= last)
+    train = reference.curves.curves.get(TRAIN_METRIC)
+    if train and len(train.series) and TRAIN_METRIC in run.curves.curves:
+        # Of train loss the windows that end at an evaluation are compared, not its tokens alone.
+        begins = np.concatenate([[-1], holdout.tokens[:-1]])
+        inside &= (holdout.tokens >= train.series.tokens[0]) & (begins < train.series.tokens[-1])
+        first = max(first, int(train.series.tokens[0]))
+        last = min(last, int(train.series.tokens[-1]))
+    if not inside.any():
+        raise DataError(
+            f"no common token range: {run.name} is evaluated from {holdout.tokens[0]:,} to "
+            f"{holdout.tokens[-1]:,} tokens, {_named(reference)} reaches from {first:,} to "
+            f"{last:,}; choose another reference"
+        )
+    reached = holdout.until(int(holdout.steps[inside][-1]))
+    beyond = len(holdout) - len(reached)
+    if beyond:
+        notes.append(
+            f"judged at {reached.tokens[-1]:,} tokens: the reference {reference.name} ends at "
+            f"{last:,}, {beyond} later evaluation{'s' if beyond > 1 else ''} of the run "
+            f"{'are' if beyond > 1 else 'is'} not compared"
+        )
+    return reached
+
+
+def _planned(options: CompareOptions, curves: RunCurves) -> tuple[int, str]:
+    """Return the tokens of the whole schedule, and who says so."""
+    if options.planned_tokens:
+        return options.planned_tokens, "given"
+    if curves.planned_tokens:
+        return curves.planned_tokens, "recorded"
+    ends = (int(item.series.tokens[-1]) for item in curves.curves.values() if len(item.series))
+    return max(ends), "last token in the table"
+
+
+def _evidence(
+    source: Source, holdout: Series, tasks: tuple[TaskDifference, ...] = ()
+) -> RunEvidence:
+    """Gather what a source left behind up to the evaluation judged."""
+    if source.description is None:
+        facts = source.curves.curves[holdout.metric].facts
+        return RunEvidence(source.curves, holdout, facts, tasks=tasks)
+    from evalmon import stored_runs
+
+    found = stored_runs.evidence(source.store, source.description, source.curves, holdout)
+    return replace(found, tasks=tasks)
+
+
+def _tasks(
+    run: Source, reference: Source | None, judged: Series, notes: list[str]
+) -> tuple[TaskDifference, ...]:
+    """Compare the tasks that both have at the evaluation judged, and the mean of the seven."""
+    if reference is None or not all(_has_tasks(item) for item in (run, reference)):
+        return ()
+    from evalmon.detectors import task_differences
+
+    tokens = int(judged.tokens[-1])
+    curves = run.curves.curves, reference.curves.curves, tokens
+    paired = _paired(run, reference, int(judged.steps[-1]), tokens)
+    found = task_differences.compare(*curves, paired)
+    if missing := task_differences.left_out(*curves, paired):
+        notes.append(f"tasks not compared: {'; '.join(missing)}")
+    mean = task_differences.macro(found)
+    return (*found, mean) if mean else found
+
+
+def _has_tasks(source: Source) -> bool:
+    """Tell whether a source has a task's curve."""
+    return any(metric.startswith("eval/downstream/") for metric in source.curves.curves)
+
+
+def _paired(run: Source, reference: Source, step: int, tokens: int) -> "dict[str, PairedItems]":
+    """Return both answers to each item, where both stores keep them at equal tokens."""
+    if run.description is None or reference.description is None:
+        return {}
+    from evalmon import stored_runs
+    from evalmon.detectors.task_differences import PairedItems
+
+    scored = (
+        item.series for name, item in reference.curves.curves.items() if "/downstream/" in name
+    )
+    steps = {int(step) for part in scored for step in part.steps[part.tokens == tokens]}
+    if not steps:
+        return {}
+    mine = stored_runs.answers(run.store, run.name, step)
+    theirs = stored_runs.answers(reference.store, reference.name, max(steps))
+    paired: dict[str, PairedItems] = {}
+    for metric in sorted({*mine} & {*theirs}):
+        known = dict(zip(theirs[metric].item_ids, theirs[metric].item_values, strict=True))
+        own = dict(zip(mine[metric].item_ids, mine[metric].item_values, strict=True))
+        if own.keys() == known.keys() and len(own) > 1:
+            paired[metric] = PairedItems(
+                tuple(own), tuple(own.values()), tuple(known[item] for item in own)
+            )
+    return paired
+
+
+def _record(verdict: Verdict, notes: Iterable[str]) -> dict[str, Any]:
+    """Return a verdict as a flat JSON object without numbers that are not finite."""
+    record: dict[str, Any] = {
+        "run": verdict.run,
+        "verdict": str(verdict.verdict),
+        "basis": verdict.basis,
+        "reference": verdict.reference,
+        "profile": verdict.profile,
+        "step": verdict.step,
+        "tokens": verdict.tokens,
+        "onset_tokens": verdict.onset_tokens,
+        "alarm_tokens": verdict.alarm_tokens,
+        "channel": verdict.channel,
+        "unmatched_nats": verdict.unmatched_nats,
+        "low": verdict.unmatched_low_nats,
+        "high": verdict.unmatched_high_nats,
+        "matched_fraction": verdict.matched_fraction,
+        "slope": verdict.slope,
+        "train_gap_nats": verdict.train_gap_nats,
+        "holdout_gap_nats": verdict.holdout_gap_nats,
+        "tolerance_nats": verdict.tolerance_nats,
+        "tasks": [asdict(task) for task in verdict.tasks],
+        "literal": verdict.literal,
+        "evidence": verdict.evidence,
+        "reasons": list(verdict.reasons),
+        "findings": [asdict(finding) for finding in verdict.findings],
+        "notes": list(notes),
+    }
+    return cast("dict[str, Any]", _strict(record))
+
+
+def _strict(value: Any) -> Any:
+    """Return a value as strict JSON holds it: null for a number that is not finite."""
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {str(key): _strict(item) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in cast("list[Any]", value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _named(source: Source) -> str:
+    """Name a run and where it is from."""
+    if source.kind is Kind.REFERENCE:
+        return source.name
+    return f"{source.name} ({source.kind} {source.place})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    """List names for a message."""
+    shown = list(names)
+    more = f" and {len(shown) - 12} more" if len(shown) > 12 else ""
+    return (", ".join(shown[:12]) + more) or "none"

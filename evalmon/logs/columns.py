@@ -1,0 +1,350 @@
+"""Columns of a CSV or Parquet file as arrays, read by pyarrow; every other reader's ground.
+
+What cannot be read is refused with file, line, column, the cell itself and what to do.
+"""
+
+import csv
+import gzip
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from evalmon.errors import DataError
+from evalmon.types import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Column", "Kind", "header", "names_of", "numbers_of", "place", "read", "whole_of"]
+
+Kind = Literal["name", "whole", "number"]
+"""What a column holds: names (dictionary-encoded), whole numbers, or numbers."""
+
+Column = Any
+"""A pyarrow ChunkedArray; pyarrow has no types of its own."""
+
+_BLOCK_BYTES = 1 << 20
+_EXACT = 1 << 53
+_PARQUET = b"PAR1"
+_GZIP = b"\x1f\x8b"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def header(path: Path) -> tuple[str, ...]:
+    """Return the names of a file's columns as they stand there.
+
+    Args:
+        path: CSV, gzipped CSV or Parquet; told apart by content, not by name.
+
+    Raises:
+        DataError: the file is missing, empty, or cannot be read.
+    """
+    if _is_parquet(path):
+        return tuple(_parquet_schema(path).names)
+    try:
+        with _text(path) as lines:
+            for row in csv.reader(lines):
+                if row:
+                    return tuple(row)
+    except (OSError, EOFError, UnicodeError, csv.Error) as error:
+        raise _unreadable(path, error) from error
+    raise DataError(f"{path}: empty; give a table with a header and at least one row")
+
+
+def read(path: Path, kinds: Mapping[str, Kind]) -> dict[str, Column]:
+    """Read some columns, each in one pass of all cores.
+
+    Args:
+        path: CSV, gzipped CSV or Parquet.
+        kinds: column -> what it holds; all of them are in the file's header.
+
+    Returns:
+        column -> pyarrow chunked array; empty cells of numbers are null.
+
+    Raises:
+        DataError: a column stands there twice, a cell is not what its column holds, a row has too
+            few or too many cells, the file holds no row or cannot be read.
+    """
+    import pyarrow as pa
+
+    found = header(path)
+    for name in kinds:
+        if found.count(name) > 1:
+            raise DataError(f"{path}: line 1: column {name!r} stands there twice; remove one")
+    try:
+        table = _parquet(path, kinds) if _is_parquet(path) else _csv(path, kinds)
+    except (OSError, pa.ArrowException, UnicodeError) as error:
+        raise _unreadable(path, error) from error
+    if table.num_rows == 0:
+        raise DataError(f"{path}: no rows below the header; was the run logged yet?")
+    return {name: table.column(name) for name in kinds}
+
+
+def names_of(path: Path, name: str, column: Column) -> tuple[tuple[str, ...], IntArray]:
+    """Return the names of a column by order of appearance, and each row's index into them.
+
+    Raises:
+        DataError: a cell is empty.
+    """
+    import pyarrow as pa
+
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    encoded = column.unify_dictionaries().combine_chunks()
+    if encoded.null_count:
+        raise _refused(path, int(np.flatnonzero(_empty(encoded))[0]), name, "", "a name")
+    codes = _values(encoded.indices)
+    names = [str(item) for item in encoded.dictionary.to_pylist()]
+    if "" in names and len(empty := np.flatnonzero(codes == names.index(""))):
+        raise _refused(path, int(empty[0]), name, "", "a name")
+    reached = np.maximum.accumulate(codes)
+    if (
+        reached[0] == 0
+        and reached[-1] == len(names) - 1
+        and int(np.diff(reached).max(initial=0)) < 2
+    ):
+        return tuple(names), codes
+    first = np.full(len(names), -1)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # the last write is the first row
+    appearing = [int(i) for i in np.argsort(first) if first[i] >= 0]
+    place_of = np.full(len(names), -1, codes.dtype)
+    place_of[appearing] = np.arange(len(appearing))
+    return tuple(names[i] for i in appearing), place_of[codes]
+
+
+def whole_of(path: Path, name: str, column: Column, empty: int | None) -> IntArray:
+    """Return a column of whole numbers; ``empty`` stands for an empty cell, None refuses it."""
+    if column.null_count:
+        if empty is None:
+            raise _refused(path, int(np.flatnonzero(_empty(column))[0]), name, "", "a whole number")
+        column = column.fill_null(empty)
+    return _values(column)
+
+
+def numbers_of(column: Column) -> tuple[FloatArray, "np.ndarray[Any, np.dtype[np.bool_]] | None"]:
+    """Return a column of numbers, and which cells are empty (NaN among the numbers)."""
+    if column.null_count == 0:
+        return _values(column), None
+    return _values(column.fill_null(float("nan"))), _empty(column)
+
+
+def place(path: Path, row: int) -> str:
+    """Return where a row stands, counted from 0: ``line 3``, or ``row 2`` of a Parquet file."""
+    if _is_parquet(path):
+        return f"row {row + 1}"
+    with _text(path) as lines:
+        filled = (number for number, line in enumerate(lines, start=1) if line.strip("\r\n"))
+        for below, number in enumerate(filled, start=-1):
+            if below == row:
+                return f"line {number}"
+    return f"row {row + 1}"
+
+
+def _values(column: Column) -> Any:
+    """Return a column without nulls as an array nobody can write to: several may hold it.
+
+    Through DLPack, because pyarrow's own conversion imports pandas where it is installed.
+    """
+    import pyarrow as pa
+
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    values = np.from_dlpack(column)
+    values.flags.writeable = False
+    return values
+
+
+def _empty(column: Column) -> Any:
+    """Return which cells of a column are null."""
+    import pyarrow as pa
+
+    return _values(column.is_null().cast(pa.uint8())).astype(np.bool_)
+
+
+def _is_parquet(path: Path) -> bool:
+    """Return whether a file begins as Parquet does."""
+    return _beginning(path) == _PARQUET
+
+
+def _beginning(path: Path) -> bytes:
+    """Return a file's first four bytes."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; give the path of a table") from None
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _text(path: Path) -> IO[str]:
+    """Open a CSV file as text."""
+    begins = _beginning(path)
+    if begins[:2] == _GZIP:
+        return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
+    encoding = "utf-16" if begins[:2] in _UTF16 else "utf-8-sig"
+    return path.open(encoding=encoding, newline="")
+
+
+def _csv(path: Path, kinds: Mapping[str, Kind]) -> "pa.Table":
+    """Read columns of a CSV file; where a cell does not fit, say which."""
+    import pyarrow as pa
+
+    names = pa.dictionary(pa.int32(), pa.string())
+    types = {"name": names, "whole": pa.int64(), "number": pa.float64()}
+    try:
+        return _parse(path, {name: types[kind] for name, kind in kinds.items()})
+    except pa.ArrowInvalid:
+        pass  # one cell in a million decides; look closer
+    types["whole"] = pa.float64()  # 1000.0, as tables that once had gaps write it
+    try:
+        table = _parse(path, {name: types[kind] for name, kind in kinds.items()})
+    except pa.ArrowInvalid as error:
+        text = _parse(path, {name: pa.string() for name in kinds}, find=True)
+        for name, kind in kinds.items():
+            _find_wrong(path, name, text.column(name), kind)
+        raise _unreadable(path, error) from error
+    columns = {
+        name: _whole(path, name, table.column(name)) if kind == "whole" else table.column(name)
+        for name, kind in kinds.items()
+    }
+    return pa.table(columns)
+
+
+def _parse(path: Path, types: Mapping[str, Any], *, find: bool = False) -> "pa.Table":
+    """Let pyarrow parse a CSV file; ``find`` names the line of a row of another length."""
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    def refuse(row: Any) -> str:
+        wrong.append(row)
+        return "skip"
+
+    wrong: list[Any] = []
+    begins = _beginning(path)
+    # The names come from our own reading of the header: an unnamed column gets one too.
+    found = header(path)
+    options = arrow_csv.ReadOptions(
+        block_size=_BLOCK_BYTES,
+        use_threads=not find,
+        encoding="utf-16" if begins[:2] in _UTF16 else "utf8",
+    )
+    convert = arrow_csv.ConvertOptions(
+        include_columns=[name for name in found if name in types],
+        column_types=types,
+        null_values=[""],
+        strings_can_be_null=False,
+    )
+    parse = arrow_csv.ParseOptions(invalid_row_handler=refuse if find else None)
+    stream = pa.input_stream(str(path), compression="gzip" if begins[:2] == _GZIP else None)
+    with stream:
+        table = arrow_csv.read_csv(stream, options, parse, convert)
+    if wrong:
+        row = wrong[0]
+        where = "a row" if row.number is None else f"line {row.number}"
+        raise DataError(
+            f"{path}: {where}: {row.actual_columns} cells where the header has "
+            f"{row.expected_columns}: {str(row.text)[:60]!r}; complete or remove this row"
+        )
+    return table
+
+
+def _find_wrong(path: Path, name: str, column: Column, kind: Kind) -> None:
+    """Refuse the first cell of a column that is no number."""
+    if kind == "name":
+        return
+    expected = "a whole number" if kind == "whole" else "a number, NaN or Infinity"
+    for row, cell in enumerate(column.to_pylist()):
+        if cell and not _is_number(cell):
+            raise _refused(path, row, name, cell, expected)
+
+
+def _is_number(cell: str) -> bool:
+    """Return whether a cell is a number; 1_000 is one for Python alone."""
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return "_" not in cell
+
+
+def _whole(path: Path, name: str, column: Column) -> Column:
+    """Turn floating-point numbers into whole ones; refuse the first that is not whole."""
+    import pyarrow as pa
+
+    values, empty = numbers_of(column)
+    there = np.ones(len(values), np.bool_) if empty is None else ~empty
+    wrong = there & ~((np.abs(values) < _EXACT) & (values == np.rint(values)))
+    for row in np.flatnonzero(wrong)[:1]:
+        raise _refused(path, int(row), name, f"{values[row]:g}", "a whole number")
+    return column.cast(pa.int64())
+
+
+def _parquet_schema(path: Path) -> "pa.Schema":
+    """Return a Parquet file's schema."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        return parquet.read_schema(path)
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from error
+
+
+def _parquet(path: Path, kinds: Mapping[str, Kind]) -> "pa.Table":
+    """Read columns of a Parquet file."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    names = [name for name, kind in kinds.items() if kind == "name"]
+    schema = _parquet_schema(path)
+    text = [name for name in names if not pa.types.is_dictionary(schema.field(name).type)]
+    # Not read_table, which imports pandas and the dataset reader.
+    with parquet.ParquetFile(path, memory_map=True, read_dictionary=text) as file:
+        table = file.read(columns=list(kinds))
+    return pa.table({name: _typed(path, name, table.column(name), kinds[name]) for name in kinds})
+
+
+def _typed(path: Path, name: str, column: Column, kind: Kind) -> Column:
+    """Bring a Parquet column to the type its kind needs."""
+    import pyarrow as pa
+
+    kind_of = column.type
+    if kind == "name":
+        value = kind_of.value_type if pa.types.is_dictionary(kind_of) else kind_of
+        if pa.types.is_string(value) or pa.types.is_large_string(value):
+            return column
+    elif (
+        pa.types.is_integer(kind_of)
+        or pa.types.is_floating(kind_of)
+        or pa.types.is_decimal(kind_of)
+    ):
+        if kind == "number":
+            return column.cast(pa.float64())
+        if pa.types.is_integer(kind_of):
+            return column.cast(pa.int64())
+        return _whole(path, name, column.cast(pa.float64()))
+    raise DataError(
+        f"{path}: column {name!r} holds {kind_of}, expected "
+        f"{'text' if kind == 'name' else 'numbers'}; write it with that type"
+    )
+
+
+def _refused(path: Path, row: int, name: str, cell: str, expected: str) -> DataError:
+    """Return the refusal of one cell."""
+    found = f"{cell[:60]!r} is not {expected}" if cell else f"empty, expected {expected}"
+    return DataError(
+        f"{path}: {place(path, row)}: column {name!r}: {found}; correct or remove this row"
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    """Return the refusal of a file that no reader can make sense of."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    why = " ".join(why.split())[:200]
+    return DataError(
+        f"{path}: cannot be read ({why}); is it a CSV (UTF-8), .csv.gz or Parquet table?"
+    )

@@ -1,0 +1,226 @@
+"""Points of one run made into curves: what every reader of tables shares.
+
+Names become canonical, values that are no number are set aside and counted, tokens are checked
+against steps, and each curve is told how its points were chosen.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from evalmon import sampling, tags
+from evalmon.errors import ConfigError, DataError
+from evalmon.logs.points import NO_TOKENS, Found, Points, Reading, settled
+from evalmon.types import Curve, RunCurves, Sampling, Series
+
+__all__ = ["curves_of"]
+
+_TRAIN = "train/ce_nats"
+_LOGGED_BY_TRAINER = ("train/", "optim/")
+_APART = 0.01
+"""Relative difference of two metrics' tokens at one step that is no matter of counting."""
+
+
+def curves_of(reading: Reading, points: Sequence[Points]) -> RunCurves:
+    """Make the curves of one run.
+
+    Args:
+        reading: what holds for the whole file.
+        points: rows of each metric, each name once.
+
+    Returns:
+        One curve a known metric; unknown names and whatever else was left out are in ``notes``.
+
+    Raises:
+        DataError: no known metric, two names of one metric, a step twice with other values, a
+            step or tokens that cannot be, tokens missing or not rising with the steps.
+        ConfigError: ``tokens_per_step`` is not above 0.
+    """
+    found = Found(list(reading.notes), set(reading.seams), superseded=reading.superseded)
+    if reading.tokens_per_step is not None and reading.tokens_per_step <= 0:
+        raise ConfigError(f"tokens per step must be above 0, got {reading.tokens_per_step}")
+    known = _known(reading, points, found)
+    lead = next((n for n in (_TRAIN, *known) if n in known and _by_trainer(n)), "")
+    parts = {name: part for name, (_, part) in known.items()}
+    curves: dict[str, Curve] = {}
+    for name, part in settled(reading, parts, lead, found).items():
+        whole = _finite(name, _with_tokens(reading, part), found)
+        if len(whole.steps) == 0:
+            found.notes.append(f"{part.tag} holds no finite value: it has no curve")
+            continue
+        _check_tokens(reading, whole)
+        tag = known[name][0]
+        assert whole.tokens is not None
+        values = whole.values if tag.scale == 1.0 else whole.values * tag.scale
+        curves[name] = Curve(Series(name, whole.steps, whole.tokens, values), tag.facts)
+    _check_agreement(reading, curves)
+    curves = _with_sampling(reading, curves, found)
+    return RunCurves(
+        name=reading.name,
+        source=reading.source,
+        curves=curves,
+        tokens_per_step=_tokens_per_step(reading, curves, found),
+        seams=tuple(sorted(found.seams)),
+        nonfinite=tuple(sorted(found.nonfinite)),
+        superseded=found.superseded,
+        notes=tuple(found.notes),
+    )
+
+
+def _known(
+    reading: Reading, points: Sequence[Points], found: Found
+) -> dict[str, tuple[tags.Tag, Points]]:
+    """Map the file's names to canonical ones; note the unknown, refuse what is double."""
+    source = _trainer([part.tag for part in points])
+    known: dict[str, tuple[tags.Tag, Points]] = {}
+    unknown: list[str] = []
+    for part in points:
+        try:
+            tag = tags.look_up(part.tag, source) or tags.look_up(part.tag)
+        except ConfigError as error:
+            raise DataError(f"{reading.source}: {error}") from error
+        if tag is None:
+            unknown.append(part.tag)
+        elif tag.metric in known:
+            raise DataError(
+                f"{reading.source}: {known[tag.metric][1].tag!r} and {part.tag!r} are both "
+                f"{tag.metric}; keep one of them, or give them canonical names of their own"
+            )
+        else:
+            known[tag.metric] = (tag, part)
+            if tag.note:
+                found.notes.append(f"{part.tag} {tag.note}")
+    if not known:
+        first = points[0]
+        near = ", ".join(tags.nearest(first.tag)) or "train/ce_nats"
+        raise DataError(
+            f"{reading.source}: {reading.place(int(first.rows[0]))}: metric {first.tag!r} is not "
+            f"known, nor is any other of run {reading.name!r}; nearest are {near}: rename it to "
+            "a canonical name"
+        )
+    if unknown:
+        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
+        found.notes.append(f"left out, not known: {', '.join(sorted(unknown)[:10])}{more}")
+    return known
+
+
+def _trainer(names: Sequence[str]) -> str:
+    """Return the trainer most names are of, "" where two come equally close."""
+    counts = Counter(source for name in names for source in tags.sources_of(name))
+    most = counts.most_common(2)
+    return most[0][0] if len(most) == 1 or (most and most[0][1] > most[1][1]) else ""
+
+
+def _by_trainer(name: str) -> bool:
+    """Return whether a metric is logged by the training loop itself."""
+    return name.startswith(_LOGGED_BY_TRAINER)
+
+
+def _with_tokens(reading: Reading, part: Points) -> Points:
+    """Fill in tokens the file does not have."""
+    empty = np.ones(len(part.steps), np.bool_) if part.tokens is None else part.tokens == NO_TOKENS
+    if part.tokens is not None and not bool(empty.any()):
+        return part
+    if reading.tokens_per_step is None:
+        at = int(np.flatnonzero(empty)[0])
+        raise DataError(
+            f"{reading.source}: {reading.place(int(part.rows[at]))}: step {part.steps[at]} of "
+            f"{part.tag} has no tokens, and runs are compared at equal tokens; add them, or give "
+            "--tokens-per-step"
+        )
+    counted = part.steps * reading.tokens_per_step
+    filled = counted if part.tokens is None else np.where(empty, counted, part.tokens)
+    return replace(part, tokens=filled)
+
+
+def _finite(name: str, part: Points, found: Found) -> Points:
+    """Set aside values that are no number."""
+    finite = np.isfinite(part.values)
+    if bool(finite.all()):
+        return part
+    found.nonfinite.extend((int(step), name) for step in part.steps[~finite])
+    return part.take(np.flatnonzero(finite))
+
+
+def _check_tokens(reading: Reading, part: Points) -> None:
+    """Refuse tokens that are negative or do not rise with the steps."""
+    assert part.tokens is not None
+    wrong = np.flatnonzero(np.diff(part.tokens, prepend=-1) <= 0)
+    if len(wrong) == 0:
+        return
+    at = int(wrong[0])
+    before = f", after {part.tokens[at - 1]} at step {part.steps[at - 1]}" if at else ""
+    raise DataError(
+        f"{reading.source}: {reading.place(int(part.rows[at]))}: {part.tokens[at]} tokens at step "
+        f"{part.steps[at]} of {part.tag}{before}: tokens must be >= 0 and rise with the steps; "
+        "give the tokens trained on since the beginning of the run"
+    )
+
+
+def _check_agreement(reading: Reading, curves: Mapping[str, Curve]) -> None:
+    """Refuse two metrics that put one step at quite different tokens."""
+    if len(curves) < 2:
+        return
+    longest = max((curve.series for curve in curves.values()), key=len)
+    for curve in curves.values():
+        mine = curve.series
+        if mine is longest:
+            continue
+        at = np.minimum(np.searchsorted(longest.steps, mine.steps), len(longest.steps) - 1)
+        apart = np.abs(longest.tokens[at] - mine.tokens)
+        step_tokens = longest.tokens[-1] / max(int(longest.steps[-1]), 1)
+        far = apart > np.maximum(_APART * mine.tokens, 2 * step_tokens)
+        wrong = np.flatnonzero((longest.steps[at] == mine.steps) & far)
+        if len(wrong):
+            i = int(wrong[0])
+            raise DataError(
+                f"{reading.source}: step {mine.steps[i]} is at {mine.tokens[i]} tokens for "
+                f"{mine.metric} and at {longest.tokens[at[i]]} for {longest.metric}; give both "
+                "in tokens trained on since the beginning"
+            )
+
+
+def _with_sampling(reading: Reading, curves: Mapping[str, Curve], found: Found) -> dict[str, Curve]:
+    """Say of each curve how its points were chosen."""
+    others = [c.series.steps for name, c in curves.items() if not _by_trainer(name)]
+    evaluations = np.unique(np.concatenate(others)) if others else None
+    result: dict[str, Curve] = {}
+    for name, curve in curves.items():
+        how, note = Sampling.FULL, ""
+        if reading.partial:
+            how, note = Sampling.SAMPLED, reading.partial
+        elif reading.thinned and name == _TRAIN:
+            how, note = Sampling.THINNED, "declared thinned by a rule that does not see the values"
+        elif _by_trainer(name):
+            how, note = sampling.recognize(
+                curve.series.steps, evaluations=evaluations, both_keys=reading.both_keys
+            )
+        if how is Sampling.SAMPLED:
+            found.notes.append(f"{name} is sampled: {note}")
+        result[name] = replace(curve, sampling=how, note=note)
+    if any(c.sampling is Sampling.SAMPLED for name, c in result.items() if _by_trainer(name)):
+        for name, curve in result.items():
+            if not _by_trainer(name) and curve.sampling is Sampling.FULL:
+                how, note = sampling.recognize(curve.series.steps)
+                result[name] = replace(curve, sampling=how, note=note)
+    return result
+
+
+def _tokens_per_step(reading: Reading, curves: Mapping[str, Curve], found: Found) -> int | None:
+    """Return the tokens of one step where every curve says the same, else None."""
+    each: set[int] = set()
+    for curve in curves.values():
+        steps, tokens = curve.series.steps, curve.series.tokens
+        if len(steps) < 2:
+            continue
+        size, rest = divmod(int(tokens[-1] - tokens[0]), int(steps[-1] - steps[0]))
+        if rest or not bool((tokens - tokens[0] == size * (steps - steps[0])).all()):
+            size = 0
+        each.add(size)
+    if each and reading.tokens_per_step and each != {reading.tokens_per_step}:
+        found.notes.append(
+            f"tokens are the file's own, not {reading.tokens_per_step} a step as given"
+        )
+    return (next(iter(each)) or None) if len(each) == 1 else None

@@ -1,0 +1,297 @@
+"""What RUN and its reference can be, each opened as one thing: a run with its curves.
+
+A file is recognized by its content, never by its name alone. Libraries that open a kind
+are imported where that kind is met, so that a table is compared without a database.
+"""
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from evalmon.errors import ConfigError, DataError
+from evalmon.types import RunCurves, RunDescription
+
+__all__ = ["POSSIBLE", "Kind", "Reading", "Source", "open_reference", "open_run"]
+
+POSSIBLE = (
+    "it may be a run directory (run.json), a run of a store (--store STORE with its name, or "
+    "an SQLite store with --run NAME), a MaxText log, a W&B CSV export, a table "
+    "run,metric,step,tokens,value (CSV, .csv.gz, Parquet; TABLE:NAME or --run picks a run), or "
+    "a reference curve (evalmon reference list)"
+)
+"""Everything that can be named, for messages."""
+
+_BEGINNING = 4096  # bytes that tell what a file is
+_EXCERPT = 60
+_SQLITE, _PARQUET, _GZIP = b"SQLite format 3\x00", b"PAR1", b"\x1f\x8b"
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+_PATH_MARKS = ("/", "\\", ".csv", ".parquet", ".sqlite", ".log", ".txt", ".gz")
+_TABLE_COLUMNS = frozenset({"metric", "step", "value"})
+
+
+class Kind(StrEnum):
+    """What a source was recognized as."""
+
+    DIRECTORY = "run directory"
+    STORED = "run of a store"
+    MAXTEXT = "MaxText log"
+    WANDB = "W&B export"
+    TABLE = "table"
+    REFERENCE = "reference curve"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a source is read.
+
+    Attributes:
+        run: name of the run in a table or store of several, None for the only one.
+        store: results store of a run directory or of a run's name, "" = beside the directory.
+        thinned: the train history was thinned by a declared rule.
+        tokens_per_step: tokens of one step where the source does not say them, else None.
+    """
+
+    run: str | None = None
+    store: str = ""
+    thinned: bool = False
+    tokens_per_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run that was opened.
+
+    Attributes:
+        kind: what it was recognized as.
+        place: file, folder, store or reference it is from.
+        curves: its curves.
+        description: what the run is, where a run directory or a store says so.
+        store: place of its results store, "" without one.
+    """
+
+    kind: Kind
+    place: str
+    curves: RunCurves
+    description: RunDescription | None = None
+    store: str = ""
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return self.curves.name
+
+
+def open_run(name: str, reading: Reading) -> Source:
+    """Open what is to be judged.
+
+    Args:
+        name: path, ``TABLE:NAME``, name of a run in ``reading.store``, or of a reference curve.
+        reading: how it is read.
+
+    Returns:
+        The run with its curves.
+
+    Raises:
+        ConfigError: nothing of that name; the message says what is possible.
+        DataError: a file that is none of the kinds, or one that cannot be used.
+        StoreError: the store cannot be read or has no such run.
+    """
+    if reading.store and not Path(name).exists():
+        if reading.run not in (None, name):
+            raise ConfigError(f"two runs are named, {name!r} and --run {reading.run!r}; name one")
+        return _stored(reading.store, name)
+    return _open(name, reading)
+
+
+def open_reference(name: str, run: Source, reading: Reading) -> Source:
+    """Open what a run is judged against.
+
+    A plain name is looked for among the runs beside RUN (in its table or store), then among
+    the reference curves.
+
+    Args:
+        name: path, ``TABLE:NAME``, or name.
+        run: what is to be judged.
+        reading: how RUN was read; its ``run`` is not used.
+
+    Returns:
+        The reference with its curves.
+
+    Raises:
+        ConfigError: nothing of that name, or RUN itself.
+        DataError: a file that is none of the kinds, or one that cannot be used.
+        StoreError: the store cannot be read.
+    """
+    reading = replace(reading, run=None)
+    found = None if Path(name).exists() else _beside(name, run, reading)
+    opened = found or _open(name, reading, beside=run)
+    if opened.name == run.name and _home(opened) == _home(run):
+        raise ConfigError(f"--reference {name!r} is RUN itself; name another run")
+    return opened
+
+
+def _home(source: Source) -> str:
+    """Return where a run lives, one name for one place."""
+    place = source.store or source.place
+    return place if source.kind is Kind.REFERENCE or "://" in place else str(Path(place).resolve())
+
+
+def _beside(name: str, run: Source, reading: Reading) -> Source | None:
+    """Return a run of the same table or store, None where there is none of that name."""
+    if run.kind in (Kind.DIRECTORY, Kind.STORED) and run.store:
+        return _stored(run.store, name) if name in _stored_names(run.store) else None
+    if run.kind is Kind.TABLE:
+        from evalmon.logs import tables
+
+        path = Path(run.place)
+        if name in tables.runs(path):
+            return _file(path, replace(reading, run=name))
+    return None
+
+
+def _open(name: str, reading: Reading, beside: Source | None = None) -> Source:
+    """Open a path, TABLE:NAME or a reference curve."""
+    path = Path(name)
+    if path.is_dir():
+        return _directory(path, reading)
+    if path.is_file():
+        return _file(path, reading)
+    split = _table_and_run(name)
+    if split:
+        if reading.run not in (None, split[1]):
+            raise ConfigError(f"two runs are named, {name!r} and --run {reading.run!r}; name one")
+        return _file(split[0], replace(reading, run=split[1]))
+    return _reference(name, reading, beside)
+
+
+def _table_and_run(name: str) -> tuple[Path, str] | None:
+    """Split TABLE:NAME where what stands before a colon is a file."""
+    for at, letter in enumerate(name):
+        if letter == ":" and name[at + 1 :] and Path(name[:at]).is_file():
+            return Path(name[:at]), name[at + 1 :]
+    return None
+
+
+def _reference(name: str, reading: Reading, beside: Source | None) -> Source:
+    """Open a reference curve by name."""
+    there = f"; beside RUN are {', '.join(_names_beside(beside))}" if beside else ""
+    if any(mark in name for mark in _PATH_MARKS):
+        raise ConfigError(f"{name}: no such file or folder{there}; {POSSIBLE}")
+    from evalmon import reference
+
+    try:
+        curves = reference.load(name)
+    except ConfigError as error:
+        raise ConfigError(f"{name}: no such file, and {error}{there}; {POSSIBLE}") from error
+    if reading.run not in (None, curves.name):
+        raise ConfigError(f"{name} is one reference curve; leave out --run {reading.run!r}")
+    return Source(Kind.REFERENCE, curves.name, curves)
+
+
+def _names_beside(run: Source) -> tuple[str, ...]:
+    """Return the names of the runs in the same table or store."""
+    if run.kind is Kind.TABLE:
+        from evalmon.logs import tables
+
+        return tables.runs(Path(run.place))
+    if run.store:
+        return _stored_names(run.store)
+    return (run.name,)
+
+
+def _directory(path: Path, reading: Reading) -> Source:
+    """Open a run directory with the results store beside it."""
+    if not (path / "run.json").is_file():
+        held = sorted(item.name for item in path.iterdir())
+        shown = ", ".join(held[:5]) + (", …" if len(held) > 5 else "")
+        raise DataError(f"{path}: a folder without run.json ({shown or 'empty'}); {POSSIBLE}")
+    description = RunDescription.load(path.resolve())
+    if reading.run not in (None, description.name):
+        raise ConfigError(
+            f"{path} holds the run {description.name!r}, not --run {reading.run!r}; leave out --run"
+        )
+    place = reading.store or str(description.path.parent / "evalmon.sqlite")
+    stored = _stored(place, description.name, description)
+    return replace(stored, kind=Kind.DIRECTORY, place=str(path))
+
+
+def _stored(place: str, name: str, description: RunDescription | None = None) -> Source:
+    """Open a run of a store, with its log where that is still there."""
+    from evalmon import stored_runs
+
+    described, curves = stored_runs.read(place, name, description)
+    return Source(Kind.STORED, place, curves, described, place)
+
+
+def _stored_names(place: str) -> tuple[str, ...]:
+    """Return the runs of a store."""
+    from evalmon import stored_runs
+
+    return stored_runs.names(place)
+
+
+def _file(path: Path, reading: Reading) -> Source:
+    """Open a file by what it holds."""
+    beginning = _beginning(path)
+    if beginning.startswith(_SQLITE):
+        names = _stored_names(str(path))
+        if reading.run is None and len(names) != 1:
+            raise ConfigError(f"{path}: a store of {len(names)} runs; --run one of {list(names)}")
+        return _stored(str(path), reading.run or names[0])
+    kind, read = _reader(path, beginning)
+    curves = read(
+        path, reading.run, thinned=reading.thinned, tokens_per_step=reading.tokens_per_step
+    )
+    return Source(kind, str(path), curves)
+
+
+def _reader(path: Path, beginning: bytes) -> tuple[Kind, Callable[..., RunCurves]]:
+    """Return what a file is, and what reads it; the readers of other kinds are not imported."""
+    packed, wide = beginning.startswith(_PARQUET), beginning.startswith(_UTF16)
+    if beginning.strip() and (packed or wide or b"\x00" not in beginning):
+        from evalmon.logs import columns, tables
+
+        names: set[str] = set()
+        if packed or wide or b"," in beginning.partition(b"\n")[0]:
+            names = {name.strip() for name in columns.header(path)}
+        if names >= _TABLE_COLUMNS:
+            return Kind.TABLE, tables.read
+        from evalmon.logs import maxtext, wandb_export
+
+        if not packed and maxtext.recognizes(path):
+            return Kind.MAXTEXT, maxtext.read
+        if wandb_export.recognizes(path):
+            return Kind.WANDB, wandb_export.read
+        if packed or len(names & _TABLE_COLUMNS) == len(_TABLE_COLUMNS) - 1:
+            return Kind.TABLE, tables.read  # which says what its columns lack
+    raise DataError(f"{path}: looks like {_look(beginning)}; {POSSIBLE}")
+
+
+def _beginning(path: Path) -> bytes:
+    """Return the first bytes of a file, unpacked where it is gzip."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(_BEGINNING)
+        if first.startswith(_GZIP):
+            with gzip.open(path) as unpacked:
+                first = unpacked.read(_BEGINNING)
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    return first
+
+
+def _look(beginning: bytes) -> str:
+    """Say what a file's first bytes look like."""
+    if not beginning.strip():
+        return "an empty file"
+    if b"\x00" in beginning:
+        return f"binary data ({beginning[:8].hex(' ')})"
+    line = beginning.strip().partition(b"\n")[0].decode("utf-8", errors="replace").strip()
+    if line.startswith("{"):
+        return "JSON lines (of a run directory, name the folder)"
+    shown = line[:_EXCERPT] + ("…" if len(line) > _EXCERPT else "")
+    if "," in line:
+        return f"a CSV file with the columns {shown!r}, where metric, step and value are needed"
+    return f"text that begins with {shown!r}"

@@ -1,0 +1,138 @@
+"""Runs of a results store, read for a comparison: curves, evidence and answers to single items.
+
+Whoever compares tables alone never imports this, and so no database.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from evalmon.config import ComparisonSettings
+from evalmon.grounds import GroundsReader
+from evalmon.logs import jsonl
+from evalmon.run_evidence import RunEvidence, curves_of
+from evalmon.store import Store
+from evalmon.types import Curve, Json, MetricIdentity, RunCurves, RunDescription, Score, Series
+
+__all__ = ["answers", "evidence", "names", "read"]
+
+
+def names(place: str) -> tuple[str, ...]:
+    """Return the names of the runs in a store.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
+    with Store.open(place, read_only=True) as store:
+        return store.runs()
+
+
+def read(
+    place: str, name: str, description: RunDescription | None = None
+) -> tuple[RunDescription, RunCurves]:
+    """Read what run log and store say of a run together.
+
+    Args:
+        place: path or URL of the store.
+        name: the run's name.
+        description: what the run is, None for what the store says.
+
+    Returns:
+        What the run is, and its curves; without a train loss, and with a note, where its run
+        directory is gone.
+
+    Raises:
+        StoreError: the store cannot be read or has no such run.
+        DataError: the run log is missing or broken.
+    """
+    with Store.open(place, read_only=True) as store:
+        run = description or store.describe(name)
+        logged = _logged(run, store.where)
+        scored: dict[str, Curve] = {}
+        for metric, points in store.histories(name).items():
+            if not metric.startswith("eval/"):
+                continue
+            series = Series(
+                metric,
+                np.array([at.step for at in points], np.int64),
+                np.array([at.tokens for at in points], np.int64),
+                np.array([at.value for at in points], np.float64),
+            )
+            facts = _facts(store.identity(name, metric), points[-1].items)
+            scored[metric] = Curve(series, facts)
+    return run, replace(logged, curves={**logged.curves, **scored})
+
+
+def evidence(place: str, run: RunDescription, curves: RunCurves, holdout: Series) -> RunEvidence:
+    """Gather what a run left behind up to its last evaluation in ``holdout``.
+
+    Args:
+        place: path or URL of the store.
+        run: what the run is.
+        curves: its curves, of :func:`read`.
+        holdout: its holdout curve up to the evaluation judged.
+
+    Returns:
+        The evidence, with id log, probe and what tells whether scores can be believed where its
+        run directory is still there.
+
+    Raises:
+        StoreError: the store cannot be read.
+        DataError: the run log is missing or broken.
+    """
+    if not run.path.is_dir():
+        return RunEvidence(curves, holdout, curves.curves[holdout.metric].facts, run)
+    name = holdout.metric.removeprefix("eval/lm/").removesuffix("-validation/ce_nats")
+    with Store.open(place, read_only=True) as store:
+        grounds = GroundsReader(run, store, ComparisonSettings(holdout=name)).read()
+    assert grounds is not None
+    ref = next(ref for ref in grounds.checkpoints if ref.step == holdout.steps[-1])
+    gathered = grounds.evidence(ref)
+    return replace(gathered, curves=replace(curves, notes=(*curves.notes, *grounds.notes)))
+
+
+def answers(place: str, name: str, step: int) -> Mapping[str, Score]:
+    """Return the task scores of one checkpoint that keep their items, by metric.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    with Store.open(place, read_only=True) as store:
+        scores = store.scores(name, step)
+    return {
+        score.metric: score
+        for score in scores
+        if score.metric.startswith("eval/downstream/") and score.item_ids
+    }
+
+
+def _logged(run: RunDescription, where: str) -> RunCurves:
+    """Return what a run's directory says of it."""
+    if run.path.is_dir():
+        return curves_of(run, jsonl.read(run))
+    return RunCurves(
+        name=run.name,
+        source=where,
+        curves={},
+        tokens_per_step=run.tokens_per_step,
+        planned_tokens=run.planned_tokens,
+        warmup_tokens=run.tokens_at(run.warmup_steps),
+        recipe=run.recipe,
+        data_changes=tuple(run.data_changes),
+        notes=(f"its run directory {run.path} is gone: its train loss is not known",),
+    )
+
+
+def _facts(identity: MetricIdentity | None, items: int) -> dict[str, Json]:
+    """Return what a stored metric means, as far as published curves state the same."""
+    facts: dict[str, Json] = {"items": items}
+    if identity is None:
+        return facts
+    # Of two runs of a store all of it is compared; what is published states no such hash.
+    facts["identity"] = identity.fingerprint
+    if identity.shots is not None:
+        facts["shots"] = identity.shots
+    if identity.split:
+        facts["split"] = identity.split
+    return facts

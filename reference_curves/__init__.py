@@ -1,0 +1,1 @@
+"""Published training curves: data only, found by `evalmon.reference`."""

@@ -1,0 +1,1 @@
+"""How often the curve rule errs and how late it speaks, on simulated and on published runs."""
