@@ -140,15 +140,11 @@ def _home(source: Source) -> str:
 
 def _beside(name: str, run: Source, reading: Reading) -> Source | None:
     """Return a run of the same table or store, None where there is none of that name."""
-    if run.kind in (Kind.DIRECTORY, Kind.STORED) and run.store:
-        return _stored(run.store, name) if name in _stored_names(run.store) else None
+    if name not in _names_beside(run):
+        return None
     if run.kind is Kind.TABLE:
-        from evalmon.logs import tables
-
-        path = Path(run.place)
-        if name in tables.runs(path):
-            return _file(path, replace(reading, run=name))
-    return None
+        return _file(Path(run.place), replace(reading, run=name))
+    return _stored(run.store, name)
 
 
 def _open(name: str, reading: Reading, beside: Source | None = None) -> Source:
@@ -176,7 +172,8 @@ def _table_and_run(name: str) -> tuple[Path, str] | None:
 
 def _reference(name: str, reading: Reading, beside: Source | None) -> Source:
     """Open a reference curve by name."""
-    there = f"; beside RUN are {', '.join(_names_beside(beside))}" if beside else ""
+    others = _names_beside(beside)
+    there = f"; beside RUN are {', '.join(others)}" if others else ""
     if any(mark in name for mark in _PATH_MARKS):
         raise ConfigError(f"{name}: no such file or folder{there}; {POSSIBLE}")
     from evalmon import reference
@@ -190,15 +187,13 @@ def _reference(name: str, reading: Reading, beside: Source | None) -> Source:
     return Source(Kind.REFERENCE, curves.name, curves)
 
 
-def _names_beside(run: Source) -> tuple[str, ...]:
-    """Return the names of the runs in the same table or store."""
-    if run.kind is Kind.TABLE:
+def _names_beside(run: Source | None) -> tuple[str, ...]:
+    """Return the names of the runs in the same table or store, none where there is neither."""
+    if run is not None and run.kind is Kind.TABLE:
         from evalmon.logs import tables
 
         return tables.runs(Path(run.place))
-    if run.store:
-        return _stored_names(run.store)
-    return (run.name,)
+    return _stored_names(run.store) if run is not None and run.store else ()
 
 
 def _directory(path: Path, reading: Reading) -> Source:

@@ -11,7 +11,7 @@ Policy:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,13 +21,13 @@ from evalmon.detectors import Observations, probe, task_differences
 from evalmon.detectors.curve import Alarm, CurveResult, Points
 from evalmon.detectors.profiles import profile_named
 from evalmon.evidence import Case, build_case
+from evalmon.reasons import Numbers, reasons
 from evalmon.run_evidence import RunEvidence
 from evalmon.types import Finding, FloatArray, Json, Verdict, VerdictName
 
 __all__ = ["judge", "judge_run"]
 
 _MATCHED = 0.75  # least matched fraction of a gain that is called real
-_EPOCH = 0.01  # an onset this near a planned epoch boundary is said to lie at it
 
 
 def judge_run(
@@ -72,7 +72,7 @@ def judge(case: Case) -> Verdict:
         )
     )
     name = _decide(case, found)
-    numbers = _Numbers.of(curve)
+    numbers = Numbers.of(curve)
     spoken = curve.alarm or curve.mirrored
     repeats = case.repeats
     return Verdict(
@@ -95,7 +95,7 @@ def judge(case: Case) -> Verdict:
         first_repeat_tokens=repeats.first_repeat_tokens if repeats else None,
         repeated_fraction=repeats.repeated_fraction if repeats else None,
         probe=probed,
-        reasons=_reasons(case, name, numbers, found),
+        reasons=reasons(case, name, numbers, found),
         findings=_kept(name, found),
         basis="holdout only" if curve.mode == "holdout" else "train and holdout",
         slope=_slope(curve.points),
@@ -181,44 +181,6 @@ def _moved(curve: CurveResult, gaps: FloatArray) -> float:
     return now - float(np.median(gaps[slice(*curve.span)]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Numbers:
-    """The numbers of a verdict at its last judged evaluation."""
-
-    train_gap: float | None = None
-    holdout_gap: float | None = None
-    unmatched: float | None = None
-    low: float | None = None
-    high: float | None = None
-    matched_fraction: float | None = None
-    tolerance: float | None = None
-
-    @classmethod
-    def of(cls, curve: CurveResult) -> "_Numbers":
-        """Read them from the curve's last row."""
-        points = curve.points
-        if not len(points):
-            return cls()
-        if curve.mode == "holdout":
-            return cls(holdout_gap=float(points.holdout_gap[-1]))
-        if curve.mode == "free":
-            train = float(points.train[-1] - curve.train_baseline)
-            holdout = float(points.holdout[-1] - curve.holdout_baseline)
-        else:
-            train, holdout = float(points.train_gap[-1]), float(points.holdout_gap[-1])
-        unmatched = float(curve.unmatched[-1])
-        tolerance = float(curve.tolerance[-1])
-        return cls(
-            train_gap=train,
-            holdout_gap=holdout,
-            unmatched=unmatched,
-            low=float(curve.low[-1]),
-            high=float(curve.high[-1]),
-            matched_fraction=1 + unmatched / train if train < 0 else None,
-            tolerance=tolerance if np.isfinite(tolerance) else None,
-        )
-
-
 def _slope(points: Points) -> float | None:
     """Return d(holdout) / d(train) over the evaluations judged, None where train did not move."""
     if len(points) < 3:
@@ -280,123 +242,3 @@ def _kept(name: VerdictName, found: Mapping[str, Finding]) -> tuple[Finding, ...
     elif "unmatched_drop" in kept:  # one cause, whichever loss moved more
         kept["unmatched_drop"] = replace(kept["unmatched_drop"], kind="memorization")
     return tuple(kept.values())
-
-
-def _opening(case: Case, name: VerdictName, numbers: "_Numbers") -> list[str]:
-    """Return what a verdict says of itself, before the findings."""
-    curve = case.curve
-    if name is VerdictName.EVALUATOR_FAULT and not (curve.alarm and curve.alarm.active):
-        return []  # the findings say what is wrong
-    if name is VerdictName.RECIPE_DIFFERS:
-        return list(case.incomparable)
-    if name is VerdictName.NOT_ENOUGH_DATA:
-        return [curve.reason]
-    if name is VerdictName.HEALTHY and curve.mode == "holdout":
-        return [_close(numbers, case)]
-    if name is VerdictName.HEALTHY and numbers.unmatched is not None:
-        return [_within(numbers, curve)]
-    return [_HEADLINES[name]] if name in _HEADLINES else []
-
-
-def _reasons(
-    case: Case, name: VerdictName, numbers: _Numbers, found: Mapping[str, Finding]
-) -> tuple[str, ...]:
-    """Return sentences for a person, most important first."""
-    curve = case.curve
-    alarmed = curve.alarm is not None and curve.alarm.active
-    reasons = _opening(case, name, numbers)
-    order = ("repeated_instances", "unmatched_drop", "memorization_probe", *_DOUBTS)
-    if alarmed:
-        order = ("unmatched_drop", "repeated_instances", "memorization_probe", *_DOUBTS)
-    elif name in (VerdictName.EVALUATOR_FAULT, VerdictName.NOT_ENOUGH_DATA):
-        doubts = [found[detector].message for detector in _DOUBTS if detector in found]
-        reasons, order = [*doubts, *reasons], order[: -len(_DOUBTS)]
-    reasons.extend(found[detector].message for detector in order if detector in found)
-    spoken = curve.alarm or curve.mirrored
-    if spoken and not spoken.active:
-        reasons.append("the change has since gone back by more than half")
-    if spoken and _at_epoch(spoken.onset_tokens, case):
-        reasons.append("planned repeat: the onset lies at a planned epoch boundary")
-    probed = case.counted_probe
-    if probed and probe.refutes(probed) and spoken:
-        reasons.append(
-            f"the probe finds no memory of the text trained on: at most {probed.high_nats:.3f} nats"
-        )
-    if case.probe and not probed:
-        reasons.append(
-            f"a probe of {case.probe.mean_nats:+.3f} nats can no longer be verified: the id log it "
-            "drew from is missing or has changed, so it does not count"
-        )
-    if case.rates:
-        reasons.append(_rates_apart(case))
-    if case.incomparable and name is not VerdictName.RECIPE_DIFFERS:
-        reasons.extend(case.incomparable)
-    if not curve.enough_data and name is not VerdictName.NOT_ENOUGH_DATA and curve.reason:
-        reasons.append(curve.reason)
-    if "nonfinite_loss" in found:
-        reasons.append(found["nonfinite_loss"].message)
-    return (*reasons, *case.notes)
-
-
-_DOUBTS = ("untrained_model", "evaluator_suspect", "same_scores", "same_weights", "zero_stderr")
-"""Detectors that doubt the scores themselves: told before what rests on them."""
-
-
-_HEADLINES = {
-    VerdictName.AHEAD_OF_REFERENCE: "the run is ahead of its reference, on the holdout too",
-    VerdictName.BEHIND_REFERENCE: "the run is behind its reference",
-    VerdictName.TRAIN_SHIFT: (
-        "train loss moved without the holdout, but the model does not remember its text: look for "
-        "an easier mix, a changed loss normalization, tokenizer or mask"
-    ),
-    VerdictName.TRAIN_RISE: (
-        "train loss rose without the holdout: look for a harder mix or a changed normalization"
-    ),
-    VerdictName.LEAKAGE_SUSPECTED: (
-        "holdout loss fell without train loss: look for holdout text in the training data"
-    ),
-    VerdictName.HOLDOUT_REGRESSION: (
-        "holdout loss rose while train loss did not: score the same checkpoint again"
-    ),
-    VerdictName.EVALUATOR_FAULT: (
-        "holdout loss jumped between two evaluations and stayed: score an earlier checkpoint "
-        "again, the evaluation itself may have changed"
-    ),
-}
-
-
-def _within(numbers: _Numbers, curve: CurveResult) -> str:
-    """State what was tolerated."""
-    against = "the reference" if curve.mode != "free" else "its own earlier evaluations"
-    return (
-        f"no unmatched drop against {against}: r = {numbers.unmatched:+.3f} nats (95 % interval "
-        f"{numbers.low:+.3f} to {numbers.high:+.3f}); the {curve.profile} profile tolerates "
-        f"{numbers.tolerance:.3f}"
-    )
-
-
-def _close(numbers: _Numbers, case: Case) -> str:
-    """State what was tolerated where holdout losses are all there is."""
-    return (
-        f"holdout loss differs from the reference's by {numbers.holdout_gap:+.3f} nats, within "
-        f"{case.gap_nats:g}; without both train losses nothing can be said of memorization"
-    )
-
-
-def _rates_apart(case: Case) -> str:
-    """Say from where on the learning rates differ."""
-    assert case.rates is not None
-    counted = "; the gap is not counted as a gain" if case.rates.annealed else ""
-    return (
-        f"LR differs from {case.rates.since_tokens:,} tokens on: {case.rates.run_fraction:.0%} of "
-        f"its peak against {case.rates.reference_fraction:.0%} of the reference's{counted}"
-    )
-
-
-def _at_epoch(onset: int, case: Case) -> bool:
-    """Tell whether an onset lies within 1 % of a planned epoch boundary."""
-    if not case.epoch_tokens or case.repeats is None:
-        return False
-    nearest = round(onset / case.epoch_tokens)
-    planned = 1 <= nearest < case.repeats.planned_passes
-    return planned and abs(onset - nearest * case.epoch_tokens) <= _EPOCH * case.epoch_tokens

@@ -1,0 +1,174 @@
+"""What a verdict says of itself: its numbers, and sentences for a person."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from evalmon.detectors import probe
+from evalmon.detectors.curve import CurveResult
+from evalmon.evidence import Case
+from evalmon.types import Finding, VerdictName
+
+__all__ = ["Numbers", "reasons"]
+
+_EPOCH = 0.01  # an onset this near a planned epoch boundary is said to lie at it
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The numbers of a verdict at its last judged evaluation."""
+
+    train_gap: float | None = None
+    holdout_gap: float | None = None
+    unmatched: float | None = None
+    low: float | None = None
+    high: float | None = None
+    matched_fraction: float | None = None
+    tolerance: float | None = None
+
+    @classmethod
+    def of(cls, curve: CurveResult) -> "Numbers":
+        """Read them from the curve's last row."""
+        points = curve.points
+        if not len(points):
+            return cls()
+        if curve.mode == "holdout":
+            return cls(holdout_gap=float(points.holdout_gap[-1]))
+        if curve.mode == "free":
+            train = float(points.train[-1] - curve.train_baseline)
+            holdout = float(points.holdout[-1] - curve.holdout_baseline)
+        else:
+            train, holdout = float(points.train_gap[-1]), float(points.holdout_gap[-1])
+        unmatched = float(curve.unmatched[-1])
+        tolerance = float(curve.tolerance[-1])
+        return cls(
+            train_gap=train,
+            holdout_gap=holdout,
+            unmatched=unmatched,
+            low=float(curve.low[-1]),
+            high=float(curve.high[-1]),
+            matched_fraction=1 + unmatched / train if train < 0 else None,
+            tolerance=tolerance if np.isfinite(tolerance) else None,
+        )
+
+
+def _opening(case: Case, name: VerdictName, numbers: "Numbers") -> list[str]:
+    """Return what a verdict says of itself, before the findings."""
+    curve = case.curve
+    if name is VerdictName.EVALUATOR_FAULT and not (curve.alarm and curve.alarm.active):
+        return []  # the findings say what is wrong
+    if name is VerdictName.RECIPE_DIFFERS:
+        return list(case.incomparable)
+    if name is VerdictName.NOT_ENOUGH_DATA:
+        return [curve.reason]
+    if name is VerdictName.HEALTHY and curve.mode == "holdout":
+        return [_close(numbers, case)]
+    if name is VerdictName.HEALTHY and numbers.unmatched is not None:
+        return [_within(numbers, curve)]
+    return [_HEADLINES[name]] if name in _HEADLINES else []
+
+
+def reasons(
+    case: Case, name: VerdictName, numbers: Numbers, found: Mapping[str, Finding]
+) -> tuple[str, ...]:
+    """Return sentences for a person, most important first."""
+    curve = case.curve
+    alarmed = curve.alarm is not None and curve.alarm.active
+    said = _opening(case, name, numbers)
+    order = ("repeated_instances", "unmatched_drop", "memorization_probe", *_DOUBTS)
+    if alarmed:
+        order = ("unmatched_drop", "repeated_instances", "memorization_probe", *_DOUBTS)
+    elif name in (VerdictName.EVALUATOR_FAULT, VerdictName.NOT_ENOUGH_DATA):
+        doubts = [found[detector].message for detector in _DOUBTS if detector in found]
+        said, order = [*doubts, *said], order[: -len(_DOUBTS)]
+    said.extend(found[detector].message for detector in order if detector in found)
+    spoken = curve.alarm or curve.mirrored
+    if spoken and not spoken.active:
+        said.append("the change has since gone back by more than half")
+    if spoken and _at_epoch(spoken.onset_tokens, case):
+        said.append("planned repeat: the onset lies at a planned epoch boundary")
+    probed = case.counted_probe
+    if probed and probe.refutes(probed) and spoken:
+        said.append(
+            f"the probe finds no memory of the text trained on: at most {probed.high_nats:.3f} nats"
+        )
+    if case.probe and not probed:
+        said.append(
+            f"a probe of {case.probe.mean_nats:+.3f} nats can no longer be verified: the id log it "
+            "drew from is missing or has changed, so it does not count"
+        )
+    if case.rates:
+        said.append(_rates_apart(case))
+    if case.incomparable and name is not VerdictName.RECIPE_DIFFERS:
+        said.extend(case.incomparable)
+    if not curve.enough_data and name is not VerdictName.NOT_ENOUGH_DATA and curve.reason:
+        said.append(curve.reason)
+    if "nonfinite_loss" in found:
+        said.append(found["nonfinite_loss"].message)
+    return (*said, *case.notes)
+
+
+_DOUBTS = ("untrained_model", "evaluator_suspect", "same_scores", "same_weights", "zero_stderr")
+"""Detectors that doubt the scores themselves: told before what rests on them."""
+
+
+_HEADLINES = {
+    VerdictName.AHEAD_OF_REFERENCE: "the run is ahead of its reference, on the holdout too",
+    VerdictName.BEHIND_REFERENCE: "the run is behind its reference",
+    VerdictName.TRAIN_SHIFT: (
+        "train loss moved without the holdout, but the model does not remember its text: look for "
+        "an easier mix, a changed loss normalization, tokenizer or mask"
+    ),
+    VerdictName.TRAIN_RISE: (
+        "train loss rose without the holdout: look for a harder mix or a changed normalization"
+    ),
+    VerdictName.LEAKAGE_SUSPECTED: (
+        "holdout loss fell without train loss: look for holdout text in the training data"
+    ),
+    VerdictName.HOLDOUT_REGRESSION: (
+        "holdout loss rose while train loss did not: score the same checkpoint again"
+    ),
+    VerdictName.EVALUATOR_FAULT: (
+        "holdout loss jumped between two evaluations and stayed: score an earlier checkpoint "
+        "again, the evaluation itself may have changed"
+    ),
+}
+
+
+def _within(numbers: Numbers, curve: CurveResult) -> str:
+    """State what was tolerated."""
+    against = "the reference" if curve.mode != "free" else "its own earlier evaluations"
+    return (
+        f"no unmatched drop against {against}: r = {numbers.unmatched:+.3f} nats (95 % interval "
+        f"{numbers.low:+.3f} to {numbers.high:+.3f}); the {curve.profile} profile tolerates "
+        f"{numbers.tolerance:.3f}"
+    )
+
+
+def _close(numbers: Numbers, case: Case) -> str:
+    """State what was tolerated where holdout losses are all there is."""
+    gap = numbers.holdout_gap or 0.0
+    alone = "without both train losses nothing can be said of memorization"
+    if abs(gap) > case.gap_nats and case.rates is not None:
+        return f"holdout loss lies {gap:+.3f} nats off, where the learning rates differ; {alone}"
+    return f"holdout loss is within {case.gap_nats:g} nats of the reference's ({gap:+.3f}); {alone}"
+
+
+def _rates_apart(case: Case) -> str:
+    """Say from where on the learning rates differ."""
+    assert case.rates is not None
+    counted = "; the gap is not counted as a gain" if case.rates.annealed else ""
+    return (
+        f"LR differs from {case.rates.since_tokens:,} tokens on: {case.rates.run_fraction:.0%} of "
+        f"its peak against {case.rates.reference_fraction:.0%} of the reference's{counted}"
+    )
+
+
+def _at_epoch(onset: int, case: Case) -> bool:
+    """Tell whether an onset lies within 1 % of a planned epoch boundary."""
+    if not case.epoch_tokens or case.repeats is None:
+        return False
+    nearest = round(onset / case.epoch_tokens)
+    planned = 1 <= nearest < case.repeats.planned_passes
+    return planned and abs(onset - nearest * case.epoch_tokens) <= _EPOCH * case.epoch_tokens
