@@ -28,6 +28,7 @@ __all__ = ["CompareOptions", "Comparison", "compare"]
 
 _HOLDOUT = re.compile(r"eval/lm/(.+)-validation/ce_nats")
 _C4 = "c4_en"
+_OVERRUN = 1.05  # a run this far beyond the plan it is said to have has another
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def compare(options: CompareOptions) -> Comparison:
     metric = f"eval/lm/{holdout}-validation/ce_nats"
     notes: list[str] = []
     judged = _within(run, reference, metric, notes)
-    planned, source = _planned(options, run.curves)
+    planned, source = _planned(options, run.curves, int(judged.tokens[-1]), notes)
     settings = ComparisonSettings(
         reference=reference.name if reference else "",
         profile=options.profile,
@@ -112,10 +113,6 @@ def compare(options: CompareOptions) -> Comparison:
     other = _evidence(reference, reference.curves.curves[metric].series) if reference else None
     mine = _evidence(run, judged, _tasks(run, reference, judged, notes))
     verdict = judge(build_case(mine, settings, other))
-    if int(judged.tokens[-1]) > planned:
-        notes.append(
-            f"the run goes beyond its {planned:,} planned tokens ({source}): give --planned-tokens"
-        )
     notes += [*run.curves.notes, *(reference.curves.notes if reference else ())]
     record = _record(verdict, notes) | {
         "holdout": holdout,
@@ -196,14 +193,25 @@ def _within(run: Source, reference: Source | None, metric: str, notes: list[str]
     return reached
 
 
-def _planned(options: CompareOptions, curves: RunCurves) -> tuple[int, str]:
+def _planned(
+    options: CompareOptions, curves: RunCurves, tokens: int, notes: list[str]
+) -> tuple[int, str]:
     """Return the tokens of the whole schedule, and who says so."""
     if options.planned_tokens:
-        return options.planned_tokens, "given"
-    if curves.planned_tokens:
-        return curves.planned_tokens, "recorded"
-    ends = (int(item.series.tokens[-1]) for item in curves.curves.values() if len(item.series))
-    return max(ends), "last token in the table"
+        planned, source = options.planned_tokens, "given"
+    elif curves.planned_tokens:
+        planned, source = curves.planned_tokens, "recorded"
+    else:
+        series = (item.series for item in curves.curves.values())
+        return max(int(part.tokens[-1]) for part in series if len(part)), "last token in the table"
+    if source == "given" and tokens > _OVERRUN * planned:
+        raise ConfigError(
+            f"--planned-tokens {planned:,}: {curves.name} is judged at {tokens:,} tokens, beyond "
+            "it; windows of the rule are fractions of the plan, so give the whole schedule's"
+        )
+    if tokens > planned:
+        notes.append(f"the run goes beyond its {planned:,} planned tokens ({source})")
+    return planned, source
 
 
 def _evidence(

@@ -9,7 +9,7 @@ import numpy as np
 
 from evalmon.types import FloatArray, Series
 
-__all__ = ["faults"]
+__all__ = ["broken", "faults"]
 
 _LEARNED_TOKENS = 1_000_000_000
 """By then every language model of use is far below the loss of guessing."""
@@ -47,7 +47,11 @@ def faults(series: Series) -> tuple[str, ...]:
                 f"{metric}: {values[at]:g} at step {series.steps[at]:,} is no share of right "
                 f"answers ({len(outside)} such points)."
             )
-    if not metric.startswith("optim/") and len(values) >= _FEWEST and np.ptp(values) == 0:
+    if (
+        not metric.startswith(("optim/", "data/"))
+        and len(values) >= _FEWEST
+        and np.ptp(values) == 0
+    ):
         found.append(
             f"{metric}: all {len(values)} points are {values[0]:g}, from step "
             f"{series.steps[0]:,} to {series.steps[-1]:,}."
@@ -55,8 +59,35 @@ def faults(series: Series) -> tuple[str, ...]:
     return tuple(found)
 
 
+def broken(series: Series) -> str:
+    """Say why a loss cannot be one of a trained model at all, or "".
+
+    A loss that rises and stays up is not among the reasons: training and evaluators can do that.
+
+    Example:
+        >>> steps = np.arange(1, 11)
+        >>> broken(Series("train/ce_nats", steps, steps * 10**9, 3.5 - steps / 50))
+        ''
+    """
+    found = _impossible(series)
+    return found[0] if found else ""
+
+
 def _loss_faults(series: Series) -> list[str]:
     """Return what no loss does: be negative, stay at that of guessing, rise and stay up."""
+    metric, steps, values = series.metric, series.steps, series.values
+    found = _impossible(series)
+    rise = _lasting_rise(values, _RISE_NATS["train" if metric.startswith("train/") else "eval"])
+    if rise is not None:
+        found.append(
+            f"{metric}: rises from {values[rise - 1]:.3f} to {values[rise]:.3f} at step "
+            f"{steps[rise]:,} and stays up; that is another metric, or broken."
+        )
+    return found
+
+
+def _impossible(series: Series) -> list[str]:
+    """Return what no trained model's loss is: negative, or at that of guessing."""
     metric, steps, values = series.metric, series.steps, series.values
     found: list[str] = []
     negative = np.flatnonzero(values < 0)
@@ -72,12 +103,6 @@ def _loss_faults(series: Series) -> list[str]:
         found.append(
             f"{metric}: the median of its last half is {np.median(half):.3f} nats, close to "
             f"guessing, from step {steps[len(values) // 2]:,}; the column is likely broken."
-        )
-    rise = _lasting_rise(values, _RISE_NATS["train" if metric.startswith("train/") else "eval"])
-    if rise is not None:
-        found.append(
-            f"{metric}: rises from {values[rise - 1]:.3f} to {values[rise]:.3f} at step "
-            f"{steps[rise]:,} and stays up; that is another metric, or broken."
         )
     return found
 

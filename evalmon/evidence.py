@@ -13,6 +13,7 @@ from evalmon import bands, withheld
 from evalmon.audit import repeats
 from evalmon.config import ComparisonSettings
 from evalmon.detectors import (
+    epochs,
     evaluator_trust,
     holdout_gap,
     learning_rate,
@@ -24,7 +25,13 @@ from evalmon.detectors.learning_rate import RateDifference
 from evalmon.detectors.profiles import Profile, choose, widened
 from evalmon.detectors.trust_evidence import TrustEvidence
 from evalmon.likeness import Likeness, curves_alike, runs_alike
-from evalmon.run_evidence import RATE_METRIC, TRAIN_METRIC, RunEvidence
+from evalmon.run_evidence import (
+    EPOCH_METRIC,
+    POSITION_METRIC,
+    RATE_METRIC,
+    TRAIN_METRIC,
+    RunEvidence,
+)
 from evalmon.types import (
     CheckpointRef,
     ProbeResult,
@@ -67,6 +74,7 @@ class Case:
         literal: the literal comparison of the last evaluation with the one before, None without
             two.
         notes: what else a reader must know of how the curves were judged.
+        causes: what happened to the data's order where an unmatched drop began.
     """
 
     run: str
@@ -88,6 +96,7 @@ class Case:
     rates: RateDifference | None = None
     literal: bands.WindowComparison | None = None
     notes: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
 
     @property
     def counted_probe(self) -> ProbeResult | None:
@@ -143,12 +152,15 @@ def build_case(
             reference_holdout=_trusted_holdout(used) if used else None,
             same_recipe=same_recipe,
             thinned=_sampling(curves) is Sampling.THINNED,
+            reference_thinned=used is not None and _sampling(used.curves) is Sampling.THINNED,
         ),
         profile,
     )
     if step in left_out:
         curve = replace(curve, enough_data=False, reason=_NOT_TRUSTED)
-    unjudged = unjudged or withheld.sampled(evidence, used, profile)
+    unjudged = (
+        unjudged or withheld.sampled(evidence, used, profile) or withheld.broken(evidence, used)
+    )
     if unjudged:
         curve = replace(curve, alarm=None, mirrored=None, enough_data=False, reason=unjudged)
     ids = evidence.ids.until(step) if evidence.ids else None
@@ -179,7 +191,17 @@ def build_case(
         rates=_rates(evidence, used, tokens),
         literal=bands.last_window(curve.points.train, curve.points.holdout),
         notes=notes,
+        causes=_causes(curves, curve),
     )
+
+
+def _causes(curves: RunCurves, judged: CurveResult) -> tuple[str, ...]:
+    """Return what happened to the data's order where an unmatched drop began."""
+    if judged.alarm is None:
+        return ()
+    found = (curves.curves.get(metric) for metric in (EPOCH_METRIC, POSITION_METRIC))
+    epoch, position = (item.series if item else None for item in found)
+    return epochs.causes(epoch, position, judged.alarm.onset_tokens, judged.alarm.tokens)
 
 
 def _judge_curves(inputs: CurveInputs, profile: Profile) -> CurveResult:

@@ -83,6 +83,7 @@ def reasons(
         doubts = [found[detector].message for detector in _DOUBTS if detector in found]
         said, order = [*doubts, *said], order[: -len(_DOUBTS)]
     said.extend(found[detector].message for detector in order if detector in found)
+    said.extend(case.causes)
     spoken = curve.alarm or curve.mirrored
     if spoken and not spoken.active:
         said.append("the change has since gone back by more than half")

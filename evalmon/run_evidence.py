@@ -20,13 +20,21 @@ from evalmon.types import (
     TaskDifference,
 )
 
-__all__ = ["RATE_METRIC", "TRAIN_METRIC", "RunEvidence", "curves_of"]
+__all__ = [
+    "EPOCH_METRIC", "POSITION_METRIC", "RATE_METRIC", "TRAIN_METRIC", "RunEvidence", "curves_of",
+]  # fmt: skip
 
 TRAIN_METRIC = "train/ce_nats"
 """The train loss that is judged: cross-entropy without z-loss."""
 
 RATE_METRIC = "optim/lr"
 """The learning rate."""
+
+EPOCH_METRIC = "data/epoch"
+"""Passes over the data, counted from 0 or from 1."""
+
+POSITION_METRIC = "data/position"
+"""Instances of the data's order consumed so far."""
 
 
 @dataclass(frozen=True, slots=True)

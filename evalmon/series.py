@@ -13,7 +13,17 @@ import numpy as np
 
 from evalmon.types import FloatArray, IntArray, Series
 
-__all__ = ["Windows", "align", "gap", "noise", "window_medians", "windows"]
+__all__ = [
+    "Windows",
+    "align",
+    "gap",
+    "noise",
+    "noise_of",
+    "usual_spacing",
+    "window_medians",
+    "window_moves",
+    "windows",
+]
 
 _BLOCK_STEPS = 1000
 _MEDIAN_TO_SD = 1.4826  # of a normal distribution's median absolute value
@@ -39,15 +49,20 @@ class Windows:
 
 
 def align(
-    series: Series, tokens: IntArray, *, longest_gap: float | None = None
+    series: Series,
+    tokens: IntArray,
+    *,
+    longest_gap: float | None = None,
+    usual_tokens: float | None = None,
 ) -> tuple[IntArray, FloatArray]:
     """Read a series at given tokens, linearly in log tokens.
 
     Args:
         series: points at distinct, rising tokens.
         tokens: [m] positions, in any order, >= 0.
-        longest_gap: widest hole that is bridged, in median spacings of the series; None
-            bridges any. A series of two points has no usual spacing: none is bridged.
+        longest_gap: widest hole that is bridged, in usual spacings of the series; None
+            bridges any.
+        usual_tokens: its usual spacing where that is known already, of :func:`usual_spacing`.
 
     Returns:
         Positions in ``tokens`` that the series covers, and its values there.
@@ -60,22 +75,34 @@ def align(
         >>> where.tolist(), values.round(3).tolist()
         ([1, 2], [3.0, 2.0])
     """
-    if not len(series):
+    if not len(series) or not len(tokens):
         return np.empty(0, np.int64), np.empty(0, np.float64)
-    known = series.tokens
+    begin = max(int(np.searchsorted(series.tokens, tokens.min(), side="right")) - 1, 0)
+    end = int(np.searchsorted(series.tokens, tokens.max(), side="left")) + 1
+    known, values = series.tokens[begin:end], series.values[begin:end]
     covered = (tokens >= known[0]) & (tokens <= known[-1])
     if longest_gap is not None and len(known) > 1:
-        spacing = np.diff(known)
+        usual = usual_spacing(series) if usual_tokens is None else usual_tokens
         after = np.searchsorted(known, tokens, side="left").clip(1, len(known) - 1)
-        usual = np.median(spacing) if len(spacing) > 1 else 0.0
-        wide = spacing[after - 1] > longest_gap * usual
+        wide = np.diff(known)[after - 1] > longest_gap * usual
         covered &= ~wide | (known[after] == tokens) | (known[after - 1] == tokens)
     where = np.flatnonzero(covered)
     # log1p, because a series may begin at 0 tokens
-    return where, np.interp(np.log1p(tokens[where]), np.log1p(known), series.values)
+    return where, np.interp(np.log1p(tokens[where]), np.log1p(known), values)
 
 
-def gap(run: Series, reference: Series, *, longest_gap: float | None = None) -> Series:
+def usual_spacing(series: Series) -> float:
+    """Return the median spacing of a series in tokens; 0 of two points, which tell of none."""
+    return float(np.median(np.diff(series.tokens))) if len(series) > 2 else 0.0
+
+
+def gap(
+    run: Series,
+    reference: Series,
+    *,
+    longest_gap: float | None = None,
+    usual_tokens: float | None = None,
+) -> Series:
     """Return run minus reference at the run's tokens, where the reference covers them.
 
     Example:
@@ -86,7 +113,7 @@ def gap(run: Series, reference: Series, *, longest_gap: float | None = None) -> 
         >>> difference.values.tolist()
         [-0.25, -0.5]
     """
-    where, values = align(reference, run.tokens, longest_gap=longest_gap)
+    where, values = align(reference, run.tokens, longest_gap=longest_gap, usual_tokens=usual_tokens)
     return Series(run.metric, run.steps[where], run.tokens[where], run.values[where] - values)
 
 
@@ -174,15 +201,30 @@ def noise(values: FloatArray, within: Windows) -> FloatArray:
     Returns:
         [n] standard errors in the unit of ``values``; 0 while no window has held two points.
     """
-    typical = np.full(len(within), np.nan)  # median |difference|, nowhere in windows of one
+    return noise_of(window_moves(values, within), within.stop - within.start)
+
+
+def window_moves(values: FloatArray, within: Windows) -> FloatArray:
+    """Return [n] median |difference of neighbors| in each window, NaN in those of one point."""
+    typical = np.full(len(within), np.nan)
     for where, rows in _by_length(within):
         if rows.shape[1] > 1:
             typical[where] = np.median(np.abs(np.diff(values[rows], axis=1)), axis=1)
-    result = np.zeros(len(within), np.float64)
+    return typical
+
+
+def noise_of(moves: FloatArray, counts: IntArray) -> FloatArray:
+    """Return the standard errors of :func:`noise`.
+
+    Args:
+        moves: [n] median |difference of neighbors| of each window, NaN where it has none.
+        counts: [n] points of each window.
+    """
+    result = np.zeros(len(moves), np.float64)
     seen: list[float] = []
-    for n, count in enumerate(within.stop - within.start):
+    for n, (move, count) in enumerate(zip(moves.tolist(), counts.tolist(), strict=True)):
         if count > 1:
-            insort(seen, float(typical[n]))
+            insort(seen, move)
         if seen:
             middle = (seen[(len(seen) - 1) // 2] + seen[len(seen) // 2]) / 2
             excess = _MEDIAN_EXCESS if count > 2 else 1.0

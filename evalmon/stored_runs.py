@@ -15,7 +15,7 @@ from evalmon.run_evidence import RunEvidence, curves_of
 from evalmon.store import Store
 from evalmon.types import Curve, Json, MetricIdentity, RunCurves, RunDescription, Score, Series
 
-__all__ = ["answers", "evidence", "names", "read"]
+__all__ = ["answers", "documents", "evidence", "names", "read"]
 
 
 def names(place: str) -> tuple[str, ...]:
@@ -105,6 +105,16 @@ def answers(place: str, name: str, step: int) -> Mapping[str, Score]:
         for score in scores
         if score.metric.startswith("eval/downstream/") and score.item_ids
     }
+
+
+def documents(place: str, name: str, metric: str) -> Mapping[int, Score]:
+    """Return a holdout's scores with their documents, by step.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    with Store.open(place, read_only=True) as store:
+        return store.items(name, metric)
 
 
 def _logged(run: RunDescription, where: str) -> RunCurves:

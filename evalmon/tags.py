@@ -134,6 +134,8 @@ _TABLE: tuple[_Entry, ...] = (
     # Levanter: whether a z-loss is in it is a setting that the name does not tell.
     _Entry("levanter", r"train/loss", "train/ce_nats"),
     _Entry("levanter", r"optim/learning_rate", "optim/lr"),
+    # A share of all epochs where the run limits them: then it never passes 1 and tells of none.
+    _Entry("levanter", r"train/current_epoch", "data/epoch"),
     _Entry("levanter", rf"eval/(paloma/)?(?!ema/){_SET}/loss",
            "eval/lm/{set}-validation/ce_nats", {}, "eval/c4_en/loss"),
     _Entry("levanter", rf"eval/(paloma/)?(?!ema/){_SET}/bpb", "eval/lm/{set}-validation/bpb", {},
@@ -152,6 +154,7 @@ _TABLE: tuple[_Entry, ...] = (
            "hellaswag/acc_norm,none"),
     # Our own.
     _Entry("evalmon", r"train/ce_nats|train/z_nats|optim/lr", "{whole}", {}, "train/ce_nats"),
+    _Entry("evalmon", r"data/(epoch|position|mix)", "{whole}", {}, "data/epoch"),
     _Entry("evalmon", r"eval/lm/[\w.-]+-validation/(ce_nats|bpb)", "{whole}", {},
            "eval/lm/c4_en-validation/ce_nats"),
     _Entry("evalmon", r"eval/downstream/(\w+/(acc|len_norm|ce_nats|bpb)|\w+_\d+shot)",

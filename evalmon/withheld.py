@@ -2,11 +2,12 @@
 
 import numpy as np
 
+from evalmon import curve_faults
 from evalmon.detectors.profiles import Profile
 from evalmon.run_evidence import TRAIN_METRIC, RunEvidence
 from evalmon.types import Sampling, Series
 
-__all__ = ["data_changed", "reference_changed", "sampled"]
+__all__ = ["broken", "data_changed", "reference_changed", "sampled"]
 
 
 def data_changed(evidence: RunEvidence, step: int) -> str:
@@ -48,6 +49,18 @@ def sampled(evidence: RunEvidence, reference: RunEvidence | None, profile: Profi
             "keys were exported, or nothing else was logged; export the train loss by itself, or "
             "give --profile short if the run is one of few evaluations"
         )
+    return ""
+
+
+def broken(evidence: RunEvidence, reference: RunEvidence | None) -> str:
+    """Say that a holdout loss is no loss of a trained model while train loss is one, or ""."""
+    for whose, item in (("the run's", evidence), ("the reference's", reference)):
+        found = curve_faults.broken(item.holdout) if item else ""
+        if item and found and not (len(item.train) and curve_faults.broken(item.train)):
+            return (
+                f"{whose} {found} No verdict rests on it: export the column again, or give another "
+                "--holdout"
+            )
     return ""
 
 

@@ -1,6 +1,7 @@
 """The one page: is this run learning or memorizing, and what says so."""
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
@@ -8,6 +9,13 @@ import streamlit as st
 
 from dashboards import data
 from evalmon.report import figures
+from evalmon.report.outcomes import (
+    OUTCOME_HEADER,
+    OUTCOME_LEAD,
+    last_window_text,
+    outcome_cells,
+    verdict_facts,
+)
 from evalmon.report.view import RunView
 from evalmon.report.wording import (
     accuracy_text,
@@ -55,6 +63,7 @@ def show(view: RunView) -> None:
             _evidence(view)
             _alerts(view)
         _tasks(view)
+        _reference(view)
     _evaluator(view)
     with st.expander("Reproduce", icon=":material/terminal:"):
         st.code("\n".join(view.commands), language="bash")
@@ -106,7 +115,9 @@ def _curves(view: RunView) -> None:
     _chart(figures.losses(view), "losses")
     if view.unmatched is not None:
         st.subheader("Unmatched drop", anchor=False)
-        st.caption("How much further train loss fell than holdout loss.")
+        told = last_window_text(view.verdict) if view.verdict else ""
+        lead = "How much further train loss fell than holdout loss."
+        st.caption(plain(f"{lead} Last window: {told}." if told else lead))
         _chart(figures.unmatched(view), "unmatched")
 
 
@@ -117,17 +128,23 @@ def _evidence(view: RunView) -> None:
         st.caption("No verdict yet.")
         return
     st.markdown("\n".join(f"- {plain(sentence(reason))}" for reason in view.verdict.reasons))
+    _numbers(verdict_facts(view.verdict))
     for finding in shown_findings(view):
         with st.expander(plain(finding.detector.replace("_", " ").capitalize())):
             st.markdown(plain(sentence(finding.message)))
             if numbers := facts(finding):
-                rows = [(label, plain(value)) for label, value in numbers]
-                table = pd.DataFrame(rows, columns=["", "value"]).set_index("")
-                st.table(table, border="horizontal")
+                _numbers(numbers)
     if view.probes:
         with st.expander("Seen-against-fresh probe"):
             st.markdown(plain(probe_text(view)))
             _chart(figures.probes(view), "probes")
+
+
+def _numbers(labeled: Sequence[tuple[str, str]]) -> None:
+    """Show labeled values as a table."""
+    rows = [(label, plain(value)) for label, value in labeled]
+    table = pd.DataFrame(rows, columns=["", "value"]).set_index("")
+    st.table(table, border="horizontal")
 
 
 def _alerts(view: RunView) -> None:
@@ -175,6 +192,25 @@ def _tasks(view: RunView) -> None:
             for row in view.tasks
         ]
         st.table(pd.DataFrame(rows).set_index("task"), border="horizontal")
+    if view.verdict and view.verdict.tasks:
+        with st.expander(f"Against {plain(view.reference or '')}"):
+            st.caption(plain(OUTCOME_LEAD))
+            cells = [outcome_cells(item) for item in view.verdict.tasks]
+            table = pd.DataFrame(cells, columns=list(OUTCOME_HEADER)).set_index("task")
+            st.table(table, border="horizontal")
+
+
+def _reference(view: RunView) -> None:
+    """Show where a reference curve is from, how it differs, and what is wrong with its data."""
+    about = view.published
+    if about is None:
+        return
+    with st.expander(f"Reference {plain(about.name)}", icon=":material/menu_book:"):
+        _numbers(about.facts)
+        said = [sentence(item) for item in about.differences]
+        said += [f"Stated by the reference alone: {item}" for item in about.one_sided]
+        said += [f"Known fault: {item}" for item in about.known_faults]
+        st.markdown("\n".join(f"- {plain(item)}" for item in said))
 
 
 def _evaluator(view: RunView) -> None:

@@ -217,9 +217,18 @@ def lagged(
     errors = total(points.noise**2) / count
     own = np.divide(points.noise**2, errors, out=np.ones(n), where=errors > 0)
     sigma = np.maximum(sigma, settings.sigma_floor_nats)
+    sigma = np.maximum(sigma, np.sqrt(settings.earlier_share * _mean_so_far(sigma**2, after)))
     explained = np.minimum(errors / (_MOSTLY * sigma**2), 1.0)
     scaled = np.maximum(sigma * np.sqrt(np.clip(own, *_OWN_NOISE)), settings.sigma_floor_nats)
     return Lagged(mean_x, np.stack([total(row) / count for row in moved]), scaled, explained)
+
+
+def _mean_so_far(values: FloatArray, start: int) -> FloatArray:
+    """Return [n] mean of the values from ``start`` up to each; before it the value itself."""
+    result = values.copy()
+    tail = values[start:]
+    result[start:] = np.cumsum(tail) / np.arange(1, len(tail) + 1)
+    return result
 
 
 def fast(
@@ -239,12 +248,10 @@ def fast(
     movement = np.abs(now - local.moved).max(axis=0)
     kappa = np.maximum(settings.tolerance_nats, settings.slope * movement)
     steps = np.clip((x - local.mean - kappa) / local.sigma, -settings.clip, settings.clip)
-    sums = np.zeros(len(x), np.float64)
-    running = 0.0
-    for k in range(ready_from, len(x)):
-        following = max(0.0, running + float(steps[k]))
-        running = min(running, following) if held[k] else following
-        sums[k] = running
+    steps = np.where(held, np.minimum(steps, 0.0), steps)
+    steps[:ready_from] = 0.0
+    walk = np.cumsum(steps)
+    sums = walk - np.minimum(np.minimum.accumulate(walk), 0.0)
     ready = np.arange(len(x)) >= ready_from
     eased = settings.threshold - settings.explained_threshold
     return Evidence("fast", sums, settings.threshold - eased * local.explained, ready)

@@ -4,24 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evalmon import series
-from evalmon.detectors.profiles import Profile
 from evalmon.types import FloatArray, IntArray, Series
 
 __all__ = [
-    "HOLDOUT_HOLE",
     "Alarm",
     "CurveInputs",
     "CurveResult",
     "Plan",
     "Points",
-    "measure",
 ]
 
-HOLDOUT_HOLE = 2.0
-"""Widest hole of a reference's holdout that is bridged, in its median spacings."""
-
-_TRAIN_HOLE = 10.0
 _THINNED_LEAST = 2  # points a window of a thinned log needs
 
 
@@ -38,6 +30,7 @@ class CurveInputs:
         reference_holdout: its holdout CE; both or none.
         same_recipe: same mix, tokenizer, sequence length and loss: levels may be compared.
         thinned: the run's train loss was thinned by a rule: a window needs two points.
+        reference_thinned: the reference's was.
     """
 
     train: Series
@@ -48,6 +41,14 @@ class CurveInputs:
     reference_holdout: Series | None = None
     same_recipe: bool = False
     thinned: bool = False
+    reference_thinned: bool = False
+
+    @property
+    def mode(self) -> str:
+        """``free`` without a reference, ``level`` at equal recipes, else ``reference``."""
+        if self.reference_train is None or self.reference_holdout is None:
+            return "free"
+        return "level" if self.same_recipe else "reference"
 
     @property
     def least(self) -> int:
@@ -184,93 +185,3 @@ class CurveResult:
         """Channel of the alarm, or of the mirrored one, "" without."""
         spoken = self.alarm or self.mirrored
         return "" if spoken is None else spoken.channel
-
-
-def measure(inputs: CurveInputs, profile: Profile) -> tuple[Points, str]:
-    """Bring train and holdout of run and reference onto the run's evaluations.
-
-    Args:
-        inputs: the curves.
-        profile: the profile (whether the holdout is centered).
-
-    Returns:
-        The evaluations that can be judged, and why the last one is not among them, or "".
-    """
-    if inputs.reference_train is None or inputs.reference_holdout is None:
-        return _alone(inputs, profile)
-    train = series.gap(inputs.train, inputs.reference_train, longest_gap=_TRAIN_HOLE)
-    holdout = series.gap(inputs.holdout, inputs.reference_holdout, longest_gap=HOLDOUT_HOLE)
-    paired = series.windows(train, inputs.holdout, least=inputs.least)
-    shared = np.isin(inputs.train.steps, train.steps)
-    own = inputs.train.values[shared]
-    reached = np.intersect1d(
-        np.searchsorted(inputs.holdout.steps, holdout.steps), paired.evaluations
-    )
-    last = int(inputs.holdout.tokens[-1]) if len(inputs.holdout) else 0
-    if not len(holdout) or not len(train) or last > max(holdout.tokens[-1], 0):
-        reference_end = min(
-            int(part.tokens[-1]) if len(part) else 0
-            for part in (inputs.reference_train, inputs.reference_holdout)
-        )
-        reason = f"the reference (up to {reference_end:,} tokens) has no point here"
-    else:
-        reason = "" if _reached(inputs, reached) else _UNREACHED
-    inside = np.isin(paired.evaluations, reached)
-    medians = series.window_medians(train.steps, train.values, paired)
-    spread = series.noise(train.values, paired)
-    levels = series.window_medians(train.steps, own, paired)
-    holdout_gap = holdout.values[np.isin(holdout.steps, inputs.holdout.steps[reached])]
-    return Points(
-        steps=inputs.holdout.steps[reached],
-        tokens=inputs.holdout.tokens[reached],
-        train=levels[inside],
-        holdout=inputs.holdout.values[reached],
-        train_gap=medians[inside],
-        holdout_gap=holdout_gap,
-        excess=holdout_gap - medians[inside],
-        noise=spread[inside],
-    ), reason
-
-
-def _alone(inputs: CurveInputs, profile: Profile) -> tuple[Points, str]:
-    """Measure a run without a reference."""
-    holdout, train = inputs.holdout, inputs.train
-    within = series.windows(train, holdout, least=inputs.least)
-    where, expected = series.align(holdout, train.tokens)
-    centered = Series(
-        train.metric, train.steps[where], train.tokens[where], expected - train.values[where]
-    )
-    own = series.windows(centered, holdout, least=inputs.least)
-    shared = np.intersect1d(within.evaluations, own.evaluations)
-    kept, kept_own = np.isin(within.evaluations, shared), np.isin(own.evaluations, shared)
-    levels = series.window_medians(train.steps, train.values, within)[kept]
-    between = series.window_medians(centered.steps, centered.values, own)[kept_own]
-    values = holdout.values[shared]
-    return Points(
-        steps=holdout.steps[shared],
-        tokens=holdout.tokens[shared],
-        train=levels,
-        holdout=values,
-        train_gap=np.zeros(len(shared)),
-        holdout_gap=np.zeros(len(shared)),
-        excess=between if profile.centered else values,
-        noise=series.noise(centered.values, own)[kept_own],
-    ), "" if _reached(inputs, shared) else _UNREACHED
-
-
-_UNREACHED = "no train loss was logged before the last evaluation"
-
-
-def _reached(inputs: CurveInputs, judged: IntArray) -> bool:
-    """Tell whether the last evaluation is judged, or of a thinned log one shortly before.
-
-    A thinned log has no window of its own for every evaluation: its last judged one stands for
-    those after it while fewer than two of their windows' points are known.
-    """
-    last = len(inputs.holdout) - 1
-    if not len(judged):
-        return False
-    if not inputs.thinned:
-        return bool(judged[-1] == last)
-    after = inputs.train.steps > inputs.holdout.steps[judged[-1]]
-    return int((after & (inputs.train.steps <= inputs.holdout.steps[last])).sum()) < inputs.least

@@ -13,7 +13,8 @@ from evalmon.types import FloatArray
 __all__ = ["Direction", "look"]
 
 _FREE_SPAN = (0.25, 0.50)  # of the plan: where the slow bound without a reference rises
-_LEVEL_NOISE = 8  # evaluations from which noise before the baseline is estimated
+_SPACED = 8  # evaluations whose spacing tells how often a run is evaluated
+_LEVEL_NOISE = 6  # evaluations from which noise before the baseline is estimated
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def look(
             settings = replace(settings, slope=settings.free_mirror_slope)
         evidence.append(channels.fast(x, moved, local, held, span[1], settings))
     if profile.slow:
-        tolerance = _slow_tolerance(points, plan, profile.slow)
+        tolerance = _slow_tolerance(points, plan, profile.slow, mirrored=sign < 0)
         window = _width(points, plan, profile, profile.slow.window, profile.slow.sparse_window)
         evidence.append(channels.slow(x, local.sigma, window, span, profile.slow, tolerance))
     if profile.level and plan.mode == "level":
@@ -95,8 +96,12 @@ def _moved(points: Points, profile: Profile, *, free: bool) -> FloatArray:
     return np.stack([points.train_gap, profile.fast.train_share * points.train])
 
 
-def _slow_tolerance(points: Points, plan: Plan, settings: SlowSettings) -> FloatArray:
+def _slow_tolerance(
+    points: Points, plan: Plan, settings: SlowSettings, *, mirrored: bool
+) -> FloatArray:
     """Return [n] bound of the slow channel."""
+    if plan.mode == "free" and mirrored:
+        return np.full(len(points), settings.free_nats)
     if plan.mode != "free":
         return np.full(len(points), settings.reference_nats)
     levels = (settings.free_early_nats, settings.free_nats)
@@ -167,7 +172,7 @@ def _width(points: Points, plan: Plan, profile: Profile, dense: int, sparse: int
     """Return the window of a running median for the spacing of the first evaluations."""
     if len(points) < 2 or profile.slow is None:
         return sparse
-    spacing = float(np.median(np.diff(points.tokens[:_LEVEL_NOISE])))
+    spacing = float(np.median(np.diff(points.tokens[:_SPACED])))
     return (
         sparse if spacing >= profile.slow.sparse_spacing_fraction * plan.planned_tokens else dense
     )

@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from evalmon import series
-from evalmon.detectors.curve import HOLDOUT_HOLE, CurveInputs, CurveResult, Points
+from evalmon.detectors.curve import CurveInputs, CurveResult, Points
+from evalmon.detectors.measuring import HOLDOUT_HOLE
 from evalmon.detectors.profiles import Profile
 from evalmon.types import FloatArray
 

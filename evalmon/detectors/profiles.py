@@ -55,6 +55,8 @@ class LagSettings:
         evaluations: fewest evaluations; with fewer the baseline stands in.
         sigma_floor_nats: least noise assumed.
         phi_limit: largest autocorrelation corrected for.
+        earlier_share: least share of the mean squared noise of all earlier lagged windows: few
+            evaluations can look quiet by chance.
         outlier_sigmas: r further than this from its running median of 5 counts as if it lay
             there; None where x is a median itself.
     """
@@ -64,6 +66,7 @@ class LagSettings:
     evaluations: int = 5
     sigma_floor_nats: float = 0.0015
     phi_limit: float = 0.9
+    earlier_share: float = 0.0
     outlier_sigmas: float | None = None
 
 
@@ -105,7 +108,7 @@ class SlowSettings:
         reference_nats: bound that alarms against a reference.
         free_nats: bound that alarms without one, from half of the plan on.
         free_early_nats: the same up to a quarter of the plan; linear between: holdout minus train
-            loss drifts little before.
+            loss drifts little before. Not of the mirrored rule.
     """
 
     window: int = 20
@@ -251,7 +254,9 @@ _LOOSE = replace(
 _SPARSE = replace(
     _FULL,
     name="sparse",
-    lag=LagSettings(length_fraction=0.14, distance_fraction=0.07, outlier_sigmas=4.0),
+    lag=LagSettings(
+        length_fraction=0.14, distance_fraction=0.07, earlier_share=0.8, outlier_sigmas=4.0
+    ),
     fast=FastSettings(train_share=0.5),
     median_of=1,
 )

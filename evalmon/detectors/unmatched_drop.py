@@ -15,12 +15,13 @@ import numpy as np
 
 from evalmon.detectors import channels
 from evalmon.detectors.alarms import first_alarm
-from evalmon.detectors.curve import CurveInputs, CurveResult, Plan, Points, measure
+from evalmon.detectors.curve import CurveInputs, CurveResult, Plan, Points
 from evalmon.detectors.direction import Direction, look
+from evalmon.detectors.measuring import measure
 from evalmon.detectors.profiles import Profile
-from evalmon.types import Finding, FloatArray
+from evalmon.types import Finding, FloatArray, Series
 
-__all__ = ["detect", "finding", "judge_points"]
+__all__ = ["decide", "detect", "finding", "judge_points", "reference_until"]
 
 _INTERVAL = 1.96
 _CHANNEL_MEANING = {
@@ -41,18 +42,64 @@ def detect(inputs: CurveInputs, profile: Profile) -> CurveResult:
     Returns:
         The result; ``enough_data`` is False when the last evaluation cannot be judged.
     """
-    alone = inputs.reference_train is None or inputs.reference_holdout is None
-    leveled = not alone and inputs.same_recipe and profile.level is not None
-    mode = "free" if alone else "level" if leveled else "reference"
-    plan = Plan(inputs.planned_tokens, inputs.warmup_tokens, mode)
     points, reason = measure(inputs, profile)
+    vetted = None
+    if inputs.reference_holdout is not None:
+        own = reference_until(inputs, inputs.holdout)
+        vetted = judge_points(measure(own, profile)[0], profile, _plan(own, profile))
+    return decide(inputs, profile, points, reason, vetted)
+
+
+def decide(
+    inputs: CurveInputs,
+    profile: Profile,
+    points: Points,
+    reason: str,
+    vetted: CurveResult | None,
+) -> CurveResult:
+    """Apply the rule to measured evaluations, and withhold what a bad reference spoils.
+
+    Args:
+        inputs: the curves they were measured from.
+        profile: constants of the rule.
+        points: one row an evaluation.
+        reason: why the run's last evaluation is not among them, or "".
+        vetted: the rule's result on the reference alone, None without a reference.
+
+    Returns:
+        The result.
+    """
+    plan = _plan(inputs, profile)
     result = judge_points(points, profile, plan, reason)
-    disturbed = "" if alone else _disturbed(inputs, profile, mode)
-    if not disturbed:
+    disturbed = "" if vetted is None else _disturbed(vetted, profile, plan)
+    if not disturbed or vetted is None:
         return result
     # At equal recipes a disturbed reference can hide or mimic the opposite sign alone.
-    kept = result.alarm if leveled else None
+    kept = result.alarm if plan.mode == "level" and vetted.mirrored is None else None
     return replace(result, alarm=kept, mirrored=None, enough_data=False, reason=disturbed)
+
+
+def reference_until(inputs: CurveInputs, holdout: Series) -> CurveInputs:
+    """Return the reference alone, up to the tokens of the last evaluation of a holdout."""
+    train, other = inputs.reference_train, inputs.reference_holdout
+    assert train is not None
+    assert other is not None
+    end = int(holdout.tokens[-1]) if len(holdout) else 0
+    last = int(np.searchsorted(other.tokens, end, side="right"))
+    step = int(other.steps[last - 1]) if last else -1
+    return CurveInputs(
+        train=train.until(step),
+        holdout=other.until(step),
+        planned_tokens=inputs.planned_tokens,
+        warmup_tokens=inputs.warmup_tokens,
+        thinned=inputs.reference_thinned,
+    )
+
+
+def _plan(inputs: CurveInputs, profile: Profile) -> Plan:
+    """Return the schedule, and how the run is judged: by level only where the profile can."""
+    mode = "reference" if inputs.mode == "level" and profile.level is None else inputs.mode
+    return Plan(inputs.planned_tokens, inputs.warmup_tokens, mode)
 
 
 def judge_points(points: Points, profile: Profile, plan: Plan, reason: str = "") -> CurveResult:
@@ -98,35 +145,19 @@ def judge_points(points: Points, profile: Profile, plan: Plan, reason: str = "")
     )
 
 
-def _disturbed(inputs: CurveInputs, profile: Profile, mode: str) -> str:
+def _disturbed(alone: CurveResult, profile: Profile, plan: Plan) -> str:
     """Say why the reference is no standard to judge against, or ""."""
-    assert inputs.reference_train is not None
-    assert inputs.reference_holdout is not None
-    end = int(inputs.holdout.tokens[-1]) if len(inputs.holdout) else 0
-    last = int(np.searchsorted(inputs.reference_holdout.tokens, end, side="right"))
-    step = int(inputs.reference_holdout.steps[last - 1]) if last else -1
-    own = CurveInputs(
-        train=inputs.reference_train.until(step),
-        holdout=inputs.reference_holdout.until(step),
-        planned_tokens=inputs.planned_tokens,
-        warmup_tokens=inputs.warmup_tokens,
-    )
-    points, _ = measure(own, profile)
-    plan = Plan(inputs.planned_tokens, inputs.warmup_tokens, "free")
-    alone = judge_points(points, profile, plan)
-    span = channels.baseline_span(
-        points.tokens, plan.planned_tokens, plan.warmup_tokens, profile.baseline
-    )
-    if alone.alarm and (
-        mode == "level"
-        or span[1] >= len(points)
-        or alone.alarm.onset_tokens <= points.tokens[span[1]]
-    ):
+    alarm = alone.alarm or alone.mirrored
+    if alarm:
+        what = "an unmatched drop" if alone.alarm else "an unmatched rise"
         return (
-            f"the reference itself shows an unmatched drop from {alone.alarm.onset_tokens:,} "
-            "tokens on: choose another reference"
+            f"the reference itself shows {what} from {alarm.onset_tokens:,} tokens on: choose "
+            "another reference"
         )
-    if mode == "reference" and alone.held[slice(*span)].any():
+    span = channels.baseline_span(
+        alone.points.tokens, plan.planned_tokens, plan.warmup_tokens, profile.baseline
+    )
+    if plan.mode == "reference" and alone.held[slice(*span)].any():
         return "the reference's train loss spikes inside the baseline: choose another reference"
     return ""
 

@@ -18,7 +18,9 @@ from evalmon.types import Curve, RunCurves, Sampling, Series
 __all__ = ["curves_of"]
 
 _TRAIN = "train/ce_nats"
-_LOGGED_BY_TRAINER = ("train/", "optim/")
+_MIX = "data/mix"
+_LOGGED_BY_TRAINER = ("train/", "optim/", "data/")
+_CURVES_OF_TRAINER = ("train/", "optim/")
 _APART = 0.01
 """Relative difference of two metrics' tokens at one step that is no matter of counting."""
 
@@ -63,6 +65,7 @@ def curves_of(reading: Reading, points: Sequence[Points]) -> RunCurves:
         curves=curves,
         tokens_per_step=_tokens_per_step(reading, curves, found),
         seams=tuple(sorted(found.seams)),
+        data_changes=_data_changes(curves),
         nonfinite=tuple(sorted(found.nonfinite)),
         superseded=found.superseded,
         notes=tuple(found.notes),
@@ -193,7 +196,7 @@ def _with_sampling(reading: Reading, curves: Mapping[str, Curve], found: Found) 
             how, note = Sampling.SAMPLED, reading.partial
         elif reading.thinned and name == _TRAIN:
             how, note = Sampling.THINNED, "declared thinned by a rule that does not see the values"
-        elif _by_trainer(name):
+        elif name.startswith(_CURVES_OF_TRAINER):  # of data/ every change may be logged alone
             how, note = sampling.recognize(
                 curve.series.steps, evaluations=evaluations, both_keys=reading.both_keys
             )
@@ -206,6 +209,15 @@ def _with_sampling(reading: Reading, curves: Mapping[str, Curve], found: Found) 
                 how, note = sampling.recognize(curve.series.steps)
                 result[name] = replace(curve, sampling=how, note=note)
     return result
+
+
+def _data_changes(curves: Mapping[str, Curve]) -> tuple[int, ...]:
+    """Return the steps after which the run went on with another mix, of the mix's numbers."""
+    if _MIX not in curves:
+        return ()
+    mix = curves[_MIX].series
+    changed = np.flatnonzero(np.diff(mix.values)) + 1
+    return tuple((mix.steps[changed] - 1).tolist())
 
 
 def _tokens_per_step(reading: Reading, curves: Mapping[str, Curve], found: Found) -> int | None:

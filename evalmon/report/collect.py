@@ -9,16 +9,16 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from evalmon import bands, series
-from evalmon.detectors.evaluator_trust import chance_of
 from evalmon.errors import EvalmonError
 from evalmon.likeness import identity_differences
 from evalmon.logs import jsonl
-from evalmon.metrics import Interval, wilson_interval
+from evalmon.report import literal, references, task_rows
+from evalmon.report.references import Published
 from evalmon.report.trust import self_check_facts
-from evalmon.report.view import Curve, Marker, RunView, TaskRow, UnmatchedTrace
+from evalmon.report.view import Curve, Marker, RunView, UnmatchedTrace
 from evalmon.run_evidence import TRAIN_METRIC
 from evalmon.store import Delivery, Store, StoredFailure
-from evalmon.types import CheckpointRef, RunDescription, Score, Series, Verdict
+from evalmon.types import CheckpointRef, RunDescription, Series, Verdict
 
 __all__ = ["OVERDUE_SECONDS", "TrainReader", "collect", "train_windows"]
 
@@ -29,7 +29,6 @@ TrainReader: TypeAlias = Callable[[RunDescription, Series], Series]
 """Run and its evaluations -> train loss windowed between them."""
 
 _HOLDOUT = re.compile(r"eval/lm/(.+)-validation/ce_nats")
-_ACCURACIES = ("acc", "len_norm")
 
 
 def collect(
@@ -73,6 +72,14 @@ def collect(
     marks = {item.name: store.checkpoints(item.name) for item in runs}
     last = _last(marks[run_name], verdict, holdouts[run_name])
     deliveries = store.deliveries(run_name)
+    scores = store.scores(run_name, last.step, items=False) if last else ()
+    published: Published | None = None
+    if reference is not None and reference not in store.runs():
+        asked = references.Asked(
+            run, holdout_name, store.identity(run_name, holdout_name), holdouts[run_name], scores
+        )
+        published = references.read(reference, asked, notes)
+    drawn = published.curves if published else ()
     return RunView(
         run=run,
         reference=reference,
@@ -80,25 +87,31 @@ def collect(
         tokens=last.tokens if last else None,
         progress=last.tokens / run.planned_tokens if last else None,
         verdict=verdict,
-        train=_curves(trains, marks),
-        holdout=_curves(holdouts, marks),
+        train=(*_curves(trains, marks), *(item for item in drawn if item.metric == TRAIN_METRIC)),
+        holdout=(
+            *_curves(holdouts, marks),
+            *(item for item in drawn if item.metric == holdout_name),
+        ),
         holdout_name=holdout_name,
         unmatched=_unmatched(verdicts, trains[run_name]),
         markers=_markers(run, verdict),
-        tasks=_tasks(store, last, marks.get(peer.name, ()) if peer else ()),
+        tasks=(
+            task_rows.beside_curves(scores, published.tasks, last.tokens if last else 0)
+            if published
+            else task_rows.beside_run(store, scores, last, marks[peer.name] if peer else ())
+        ),
         probes=store.probes(run_name),
         alerts=store.alerts(run_name),
         deliveries=deliveries,
         stuck=_stuck(deliveries, clock()),
         failures=_standing(store.failures(run_name)),
-        identities=tuple(
-            (score.metric, score.identity)
-            for score in (store.scores(run_name, last.step, items=False) if last else ())
-        ),
+        identities=tuple((score.metric, score.identity) for score in scores),
         commands=(*commands, *_commands(run, store.where)),
         heartbeats=store.heartbeats(run_name),
         self_check=_self_check(store, run_name, last),
         notes=tuple(notes),
+        literal=literal.trace(trains[run_name], holdouts[run_name]),
+        published=published.about if published else None,
     )
 
 
@@ -143,10 +156,7 @@ def _peer(
     store: Store, run: str, reference: str | None, holdout: str, notes: list[str]
 ) -> RunDescription | None:
     """Return the reference run, if it is in the store and its holdout means the same."""
-    if reference is None:
-        return None
-    if reference not in store.runs():
-        notes.append(f"The reference {reference} is not a run of this store: it is not drawn.")
+    if reference is None or reference not in store.runs():
         return None
     own, other = store.identity(run, holdout), store.identity(reference, holdout)
     if own is not None and other is not None and own != other:
@@ -242,62 +252,6 @@ def _markers(run: RunDescription, verdict: Verdict | None) -> tuple[Marker, ...]
         for kind, tokens in places.items()
         if tokens is not None
     )
-
-
-def _tasks(
-    store: Store, last: CheckpointRef | None, peers: Sequence[CheckpointRef]
-) -> tuple[TaskRow, ...]:
-    """Return task accuracies at the latest evaluation, beside the reference's at equal tokens."""
-    if last is None:
-        return ()
-    peer = max(
-        (ref for ref in peers if ref.tokens <= last.tokens),
-        key=lambda ref: ref.tokens,
-        default=None,
-    )
-    others: dict[str, Score] = {}
-    if peer is not None:
-        others = {score.metric: score for score in store.scores(peer.run, peer.step, items=False)}
-    return tuple(
-        _task(score, others.get(score.metric), last, peer)
-        for score in store.scores(last.run, last.step, items=False)
-        if score.identity.metric in _ACCURACIES
-    )
-
-
-def _task(
-    score: Score, other: Score | None, last: CheckpointRef, peer: CheckpointRef | None
-) -> TaskRow:
-    """Return one task metric; a reference of another metric identity is not shown."""
-    note = ""
-    if other is None:
-        note = "not scored" if peer else ""
-    elif other.identity != score.identity:
-        fields = (
-            item.partition(":")[0] for item in identity_differences(score.identity, other.identity)
-        )
-        other, note = None, f"another metric identity ({', '.join(fields)})"
-    elif peer is not None and peer.tokens != last.tokens:
-        note = "at fewer tokens"
-    return TaskRow(
-        task=score.identity.task,
-        shots=score.identity.shots,
-        metric=score.identity.metric,
-        items=score.items,
-        run=_wilson(score),
-        stderr=score.stderr,
-        reference=_wilson(other) if other else None,
-        reference_stderr=other.stderr if other else None,
-        reference_items=other.items if other else None,
-        reference_tokens=peer.tokens if other and peer else None,
-        chance=chance_of(score.identity.task),
-        note=note,
-    )
-
-
-def _wilson(score: Score) -> Interval:
-    """Return an accuracy with its 95 % Wilson interval, which is wide at 0 and 1 too."""
-    return wilson_interval(round(score.value * score.items), score.items)
 
 
 def _self_check(store: Store, run: str, last: CheckpointRef | None) -> tuple[tuple[str, str], ...]:

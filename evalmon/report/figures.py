@@ -1,11 +1,7 @@
 """The figures of report and dashboard: pure Plotly, drawn from a run's view.
 
-Colors are Okabe and Ito's, which color-blind readers tell apart: the run is
-vermilion, the reference blue; train loss is a solid line, holdout loss a dotted one
-with points. Each figure has a token axis with the same margins, so that figures
-stacked on a page line up.
-
-Source: M. Okabe, K. Ito, "Color Universal Design" (2008).
+The run is vermilion, the reference blue; train loss is a solid line, holdout loss a
+dotted one with points. Of a thinned train loss the single steps are drawn as dots.
 """
 
 from collections.abc import Sequence
@@ -13,14 +9,16 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from evalmon.metrics import Interval
-from evalmon.report.view import Curve, Marker, RunView, TaskRow
+from evalmon.report import figure_style as style
+from evalmon.report.figure_style import BAND_COLOR, MUTED, REFERENCE_COLOR, RUN_COLOR, error_bars
+from evalmon.report.outcomes import window_text
+from evalmon.report.view import Curve, LiteralTrace, Marker, RunView, TaskRow
 from evalmon.report.wording import task_label, tokens_text
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 __all__ = [
-    "MARKER_COLORS",
     "div",
     "losses",
     "probes",
@@ -29,16 +27,8 @@ __all__ = [
     "unmatched",
 ]
 
-RUN_COLOR = "#D55E00"
-REFERENCE_COLOR = "#0072B2"
-BAND_COLOR = "#009E73"
-INK = "#1F2933"
-MUTED = "#6B7785"
-MARKER_COLORS = {"first repeat": "#AA3377", "onset": "#B8860B", "alarm": "#1F2933"}
-"""Color of each vertical line; the dash differs as well, so color is never alone."""
 
-_DASHES = {"first repeat": "dot", "onset": "dash", "alarm": "solid"}
-_FONT = "Inter, 'Segoe UI', 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif"
+_MOST_POINTS = 120  # of a line with points: more of them run together
 
 
 def losses(view: RunView) -> "go.Figure":
@@ -62,17 +52,19 @@ def losses(view: RunView) -> "go.Figure":
             name="supported by the holdout, ± tolerance",
             legendrank=2000,
         )
-    for curve in view.holdout:
+    for curve in reversed(view.holdout):  # the run's own lies upon its reference's
         _curve(figure, curve, view, kind="holdout")
-    for curve in view.train:
+    for curve in reversed(view.train):
         _curve(figure, curve, view, kind="train")
-    _frame_late_part(figure, (*view.train, *view.holdout))
+    _frame_late_part(figure, view)
     figure.update_layout(margin_b=120)  # five names take two or three rows on a narrow screen
     return figure
 
 
 def unmatched(view: RunView) -> "go.Figure":
     """Draw the unmatched drop with its interval against the tolerance.
+
+    Ticks at the foot mark windows beyond the literal ±0.005: an observation beside the rule.
 
     Returns:
         A figure with tokens on x and nats per token on y; above the tolerance band
@@ -93,12 +85,14 @@ def unmatched(view: RunView) -> "go.Figure":
         name="unmatched drop, 95 % interval",
         line={"color": RUN_COLOR, "width": 2.5},
         marker={"size": 6},
-        error_y=_error_bars(trace.unmatched_nats, trace.low_nats, trace.high_nats),
+        error_y=error_bars(trace.unmatched_nats, trace.low_nats, trace.high_nats),
         text=[tokens_text(item) for item in trace.tokens],
         hovertemplate="%{text} tokens<br>unmatched drop %{y:.3f} nats<extra></extra>",
         connectgaps=False,
     )
     figure.update_yaxes(zeroline=True, zerolinecolor=MUTED, zerolinewidth=1)
+    if view.literal is not None:
+        _ticks_beyond(figure, view.literal)
     return figure
 
 
@@ -130,7 +124,7 @@ def tasks(rows: Sequence[TaskRow], run: str, reference: str | None) -> "go.Figur
     _dots(figure, [(p - apart, r.run) for p, r in enumerate(shown)], run, RUN_COLOR, "circle")
     figure.update_layout(margin_l=104)
     figure.update_xaxes(
-        title_text="accuracy (fraction of questions)", tickformat=".1f", range=[0, 1], dtick=0.1
+        title_text="accuracy (fraction of questions)", tickformat=".1f", range=[0, 1]
     )
     figure.update_yaxes(
         tickvals=places,
@@ -162,7 +156,7 @@ def probes(view: RunView) -> "go.Figure":
         name="fresh − seen loss, 95 % interval",
         line={"color": RUN_COLOR, "width": 2.5},
         marker={"size": 6},
-        error_y=_error_bars(
+        error_y=error_bars(
             means,
             tuple(point.result.low_nats for point in points),
             tuple(point.result.high_nats for point in points),
@@ -208,85 +202,41 @@ def _figure(y_title: str, markers: Sequence[Marker], *, height: int) -> "go.Figu
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    top = 16 + 19 * len(markers)
-    figure.update_layout(
-        template="none",
-        height=height,
-        font={"family": _FONT, "size": 13, "color": INK},
-        paper_bgcolor="white",
-        plot_bgcolor="white",
-        margin={"l": 72, "r": 20, "t": top, "b": 88},
-        legend={
-            "orientation": "h",
-            "x": 0,
-            "xanchor": "left",
-            "y": 0,
-            "yref": "container",
-            "yanchor": "bottom",
-            "font": {"size": 12},
-            "itemsizing": "trace",
-            "traceorder": "normal",
-        },
-        hovermode="x unified",
-        hoverlabel={"font": {"family": _FONT, "size": 12}, "bgcolor": "white"},
-        showlegend=True,
-    )
-    axis: dict[str, Any] = {
-        "showline": True,
-        "linecolor": "#C6CDD5",
-        "gridcolor": "#E8ECF0",
-        "ticks": "outside",
-        "tickcolor": "#C6CDD5",
-        "zeroline": False,
-        "automargin": False,
-        "title": {"font": {"size": 13, "color": MUTED}, "standoff": 10},
-    }
+    figure.update_layout(**style.layout(len(markers), height))
+    axis = style.axis()
     figure.update_xaxes(**axis, exponentformat="B", separatethousands=False, hoverformat=".3s")
     figure.update_xaxes(title_text="tokens trained on")
     figure.update_yaxes(**axis)
     figure.update_yaxes(title_text=y_title)
     for level, marker in enumerate(sorted(markers, key=lambda item: item.tokens)):
-        _vertical(figure, marker, len(markers) - 1 - level)
+        line, label = style.vertical(marker, len(markers) - 1 - level)
+        figure.add_shape(**line)
+        figure.add_annotation(**label)
     return figure
-
-
-def _vertical(figure: "go.Figure", marker: Marker, level: int) -> None:
-    """Draw one labeled vertical line; each label has a row of its own above the plot."""
-    color = MARKER_COLORS[marker.kind]
-    figure.add_shape(
-        type="line",
-        x0=marker.tokens,
-        x1=marker.tokens,
-        y0=0,
-        y1=1,
-        yref="y domain",
-        line={"color": color, "width": 1.6, "dash": _DASHES[marker.kind]},
-        opacity=0.85,
-    )
-    late = marker.share > 0.6
-    figure.add_annotation(
-        x=marker.tokens,
-        y=1,
-        yref="y domain",
-        text=f"{marker.kind} · {tokens_text(marker.tokens)}",
-        showarrow=False,
-        xanchor="right" if late else "left",
-        yanchor="bottom",
-        yshift=2 + 19 * level,
-        xshift=3 if late else -3,
-        font={"size": 12, "color": color},
-    )
 
 
 def _curve(figure: "go.Figure", curve: Curve, view: RunView, *, kind: str) -> None:
     """Draw one loss curve of the run or its reference."""
     own = curve.run == view.run.name
     color = RUN_COLOR if own else REFERENCE_COLOR
+    if curve.single_steps:
+        _add(
+            figure,
+            x=curve.tokens,
+            y=curve.values,
+            mode="markers",
+            name=f"{curve.run}: {kind}, single steps",
+            marker={"size": 4, "color": color, "opacity": 0.45},
+            legendrank=20,
+            hovertemplate=f"{curve.run} {kind}, one step %{{y:.3f}}<extra></extra>",
+        )
+        return
+    dotted = kind == "holdout" and len(curve.tokens) <= _MOST_POINTS
     _add(
         figure,
         x=curve.tokens,
         y=curve.values,
-        mode="lines+markers" if kind == "holdout" else "lines",
+        mode="lines+markers" if dotted else "lines",
         name=f"{curve.run}: {kind}",
         line={
             "color": color,
@@ -342,7 +292,7 @@ def _dots(
         mode="markers",
         name=f"{name}, 95 % interval",
         marker={"color": color, "size": 9, "symbol": symbol},
-        error_x=_error_bars(
+        error_x=error_bars(
             [item.value for _, item in points],
             [item.low for _, item in points],
             [item.high for _, item in points],
@@ -352,37 +302,64 @@ def _dots(
     )
 
 
-def _error_bars(
-    values: Sequence[float | None],
-    low: Sequence[float | None],
-    high: Sequence[float | None],
-    color: str = RUN_COLOR,
-) -> dict[str, Any]:
-    """Return Plotly's asymmetric error bars; a point without an interval gets none."""
-    up = [None if v is None or h is None else h - v for v, h in zip(values, high, strict=True)]
-    down = [None if v is None or w is None else v - w for v, w in zip(values, low, strict=True)]
-    shape = {"type": "data", "symmetric": False, "thickness": 1.4, "width": 3, "color": color}
-    return {"array": up, "arrayminus": down, **shape}
-
-
 def _share_tokens_axis(figure: "go.Figure", view: RunView) -> None:
     """Give all figures of a view one token axis, so that their markers stand in line."""
-    end = max((curve.tokens[-1] for curve in (*view.train, *view.holdout)), default=0)
+    end = max((curve.tokens[-1] for curve in _framing(view)), default=0)
     figure.update_xaxes(range=[0, 1.02 * max(end, view.tokens or 0) or 1])
 
 
-def _frame_late_part(figure: "go.Figure", curves: Sequence[Curve]) -> None:
+def _framing(view: RunView) -> tuple[Curve, ...]:
+    """Return the curves that set the axes: a published one goes on beyond the run."""
+    curves = (*view.train, *view.holdout)
+    if view.published is None:
+        return curves
+    return tuple(curve for curve in curves if curve.run == view.run.name)
+
+
+def _frame_late_part(figure: "go.Figure", view: RunView) -> None:
     """Frame what comes after the first tenth: the untrained model's loss would flatten the rest."""
-    end = max((curve.tokens[-1] for curve in curves if curve.tokens), default=0)
+    end = max((curve.tokens[-1] for curve in _framing(view) if curve.tokens), default=0)
     late = [
         value
-        for curve in curves
+        for curve in (*view.train, *view.holdout)
         for tokens, value in zip(curve.tokens, curve.values, strict=True)
-        if value is not None and tokens >= 0.1 * end
+        if value is not None and 0.1 * end <= tokens <= 1.02 * end
     ]
     if late:
         pad = 0.06 * (max(late) - min(late)) or 0.01
         figure.update_yaxes(range=[min(late) - pad, max(late) + pad])
+
+
+def _ticks_beyond(figure: "go.Figure", literal: LiteralTrace) -> None:
+    """Mark at the foot the windows beyond the literal tolerance: small, gray, on no scale."""
+    beyond = [n for n, unmatched in enumerate(literal.unmatched) if unmatched]
+    if not beyond:
+        return
+    _add(
+        figure,
+        x=[literal.tokens[n] for n in beyond],
+        y=[0.03] * len(beyond),
+        yaxis="y2",
+        mode="markers",
+        name=f"window beyond ±{literal.tolerance_nats} (an observation)",
+        marker={"symbol": "line-ns-open", "size": 8, "color": MUTED, "line": {"width": 1}},
+        legendrank=3000,
+        text=[
+            window_text(
+                literal.train_drop_nats[n],
+                literal.holdout_gain_nats[n],
+                literal.shortfall_nats[n],
+                literal.tolerance_nats,
+                unmatched=True,
+            )
+            for n in beyond
+        ],
+        hovertemplate="window up to here: %{text};<br>an observation, sound runs meet it at most "
+        "of their windows<extra></extra>",
+    )
+    figure.update_layout(
+        yaxis2={"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True}
+    )
 
 
 def _add(figure: "go.Figure", **settings: Any) -> None:

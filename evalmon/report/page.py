@@ -9,7 +9,15 @@ import re
 from collections.abc import Iterable, Sequence
 
 from evalmon.report import figures
-from evalmon.report.view import RunView, TaskRow
+from evalmon.report.outcomes import (
+    OUTCOME_HEADER,
+    OUTCOME_LEAD,
+    last_window_text,
+    outcome_cells,
+    verdict_facts,
+)
+from evalmon.report.page_style import POLICY, SCRIPT, STYLE
+from evalmon.report.view import AboutReference, RunView, TaskRow
 from evalmon.report.wording import (
     accuracy_text,
     badge_text,
@@ -29,82 +37,7 @@ from evalmon.types import Finding
 
 __all__ = ["page"]
 
-_POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; font-src data:"
-)
-
-_STYLE = """
-:root { --ink:#1f2933; --muted:#5f6b7a; --line:#dfe4ea; --soft:#f6f8fa; --accent:#0072b2; }
-* { box-sizing:border-box; }
-html { scroll-behavior:smooth; }
-body { margin:0; color:var(--ink); background:#fff;
-  font:16px/1.55 Inter,'Segoe UI','Helvetica Neue',Helvetica,Arial,'DejaVu Sans',sans-serif;
-  -webkit-font-smoothing:antialiased; }
-header, main, footer { max-width:1080px; margin:0 auto; padding:0 32px; }
-header { padding-top:36px; }
-header h1 { font-size:20px; font-weight:650; margin:0; letter-spacing:-.01em; }
-header p, footer p { color:var(--muted); font-size:14px; margin:2px 0 0; }
-footer { padding-bottom:28px; }
-nav { display:flex; flex-wrap:wrap; gap:10px; margin-top:18px; }
-nav a { display:flex; align-items:center; gap:10px; text-decoration:none; color:var(--ink);
-  border:1px solid var(--line); border-radius:10px; padding:8px 14px; font-weight:550; }
-nav a:hover { border-color:var(--accent); }
-section.run { padding:36px 0 44px; border-bottom:1px solid var(--line); }
-section.run:last-of-type { border-bottom:0; }
-.name { color:var(--muted); font-size:14px; margin:0 0 10px; }
-.name strong { color:var(--ink); }
-h2 { font-size:27px; line-height:1.3; font-weight:680; letter-spacing:-.018em; margin:12px 0 0;
-  text-wrap:balance; }
-h3 { font-size:18px; font-weight:650; letter-spacing:-.01em; margin:44px 0 2px; }
-h4 { font-size:15px; font-weight:650; margin:22px 0 4px; }
-.lead { color:var(--muted); font-size:14.5px; margin:2px 0 10px; max-width:72ch; }
-.badge { display:inline-block; border-radius:999px; padding:3px 12px; font-size:13px;
-  font-weight:650; white-space:nowrap; }
-.finding { color:#8a2d00; background:#fdece2; } .healthy { color:#00573f; background:#e0f4ec; }
-.unsure { color:#4f4a00; background:#f6f1cf; }
-.tiles { display:grid; grid-template-columns:repeat(4,1fr); gap:14px; margin:26px 0 0; }
-.tile { background:var(--soft); border:1px solid var(--line); border-radius:12px;
-  padding:14px 18px 13px; }
-.tile dt { color:var(--muted); font-size:13px; font-weight:550; }
-.tile dd { margin:0; } .tile .value { font-size:26px; font-weight:680; letter-spacing:-.02em;
-  font-variant-numeric:tabular-nums; }
-.tile .unit { font-size:14px; font-weight:500; color:var(--muted); margin-left:.3em;
-  letter-spacing:0; }
-.tile .note { color:var(--muted); font-size:13px; line-height:1.45; white-space:pre-line; }
-.facts { display:grid; grid-template-columns:repeat(auto-fill,minmax(170px,1fr)); gap:10px 24px;
-  margin:10px 0 0; } .facts dt { color:var(--muted); font-size:12.5px; }
-.facts dd { margin:0; font-size:15px; font-weight:550; font-variant-numeric:tabular-nums;
-  overflow-wrap:anywhere; }
-table { border-collapse:collapse; width:100%; font-size:14.5px; margin:10px 0 0; }
-th { text-align:left; color:var(--muted); font-size:12.5px; font-weight:600;
-  border-bottom:1px solid #c6cdd5; padding:6px 14px 6px 0; vertical-align:bottom; }
-td { border-bottom:1px solid var(--line); padding:7px 14px 7px 0; vertical-align:top; }
-.number { text-align:right; font-variant-numeric:tabular-nums; white-space:nowrap; }
-ul.reasons { padding-left:20px; margin:8px 0 0; max-width:80ch; } ul.reasons li { margin:5px 0; }
-pre { background:var(--soft); border:1px solid var(--line); border-radius:10px; padding:12px 16px;
-  font:13.5px/1.6 ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace; white-space:pre-wrap;
-  overflow-wrap:anywhere; }
-summary { cursor:pointer; color:var(--accent); font-size:14.5px; margin:16px 0 0; }
-.plot { margin:6px 0 0; }
-.empty { background:var(--soft); border-radius:10px; color:var(--muted); padding:14px 18px;
-  font-size:14.5px; }
-@media (max-width:800px) { .tiles { grid-template-columns:repeat(2,1fr); }
-  header, main, footer { padding-left:18px; padding-right:18px; } h2 { font-size:23px; } }
-@media print { @page { margin:14mm; } header, main, footer { padding-left:0; padding-right:0;
-  max-width:none; } nav { display:none; } section.run { break-before:page; border:0; padding:0; }
-  section.run:first-of-type { break-before:auto; padding-top:16px; }
-  .block, .tile, tr, pre { break-inside:avoid; } h3 { break-after:avoid; margin-top:26px; }
-  body { font-size:13px; } h2 { font-size:22px; } * { print-color-adjust:exact; } }
-"""
-
-# Chromium lays a page out for paper without telling its charts.
-_PRINT_SCRIPT = """
-const resize = width => document.querySelectorAll('.js-plotly-plot').forEach(
-  plot => Plotly.relayout(plot, width ? {width} : {width: null, autosize: true}));
-addEventListener('beforeprint', () => resize(680));
-addEventListener('afterprint', () => resize(null));
-"""
+_LONGEST_NUMBER = 24  # characters; what is longer is a sentence and may break
 
 
 def page(views: Sequence[RunView], title: str) -> str:
@@ -126,15 +59,15 @@ def page(views: Sequence[RunView], title: str) -> str:
     body = "\n".join(_run(view, number) for number, view in enumerate(views))
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{heading}</title><link rel="icon" href="data:,"><style>{_STYLE}</style>'
+        f'<title>{heading}</title><link rel="icon" href="data:,"><style>{STYLE}</style>'
         f"<script>{figures.script()}</script></head>\n<body>"
         f"<header><h1>{heading}</h1><p>Is a falling train loss learning or memorizing? "
         f"Loss is cross-entropy in nats per token; runs are compared at equal tokens.</p>"
         f"{navigation}</header>\n<main>{body}</main>\n<footer><p>Written by evalmon. "
         "This file loads nothing from the network.</p></footer>"
-        f"<script>{_PRINT_SCRIPT}</script></body></html>\n"
+        f"<script>{SCRIPT}</script></body></html>\n"
     )
 
 
@@ -147,6 +80,7 @@ def _run(view: RunView, number: int) -> str:
         _tasks(view, number),
         _alerts(view),
         _compared(view),
+        _reference(view.published) if view.published else "",
         _block("Evaluator", _facts(view.self_check)) if view.self_check else "",
         _failures(view),
         _notes(view),
@@ -182,11 +116,13 @@ def _loss_figures(view: RunView, number: int) -> str:
     if not view.train and not view.holdout:
         note = "No evaluation is stored yet: start the evaluator on this run."
         return _block("Loss at equal tokens", f'<p class="empty">{note}</p>')
+    single = any(curve.single_steps for curve in view.train)
     overlay = _block(
         "Loss at equal tokens",
         _lead(
-            "Train loss is the median of the steps since the previous evaluation. While the run's "
-            "solid line stays inside the green band, its holdout loss accounts for it."
+            "Train loss is the median of the steps since the previous evaluation"
+            f"{', of a thinned reference the single steps there are' if single else ''}. While "
+            "the run's solid line stays inside the green band, its holdout loss accounts for it."
         )
         + _plot(figures.losses(view), f"losses-{number}"),
     )
@@ -194,8 +130,14 @@ def _loss_figures(view: RunView, number: int) -> str:
         return overlay
     return overlay + _block(
         "Unmatched drop: how much further train loss fell than holdout loss",
-        _plot(figures.unmatched(view), f"unmatched-{number}"),
+        _last_window(view) + _plot(figures.unmatched(view), f"unmatched-{number}"),
     )
+
+
+def _last_window(view: RunView) -> str:
+    """Return the literal comparison of the last window as a line, or nothing."""
+    told = last_window_text(view.verdict) if view.verdict else ""
+    return _lead(f"Last window: {told}.") if told else ""
 
 
 def _evidence(view: RunView, number: int) -> str:
@@ -203,6 +145,7 @@ def _evidence(view: RunView, number: int) -> str:
     reasons = view.verdict.reasons if view.verdict else ()
     listed = "".join(f"<li>{html.escape(sentence(reason))}</li>" for reason in reasons)
     content = f'<ul class="reasons">{listed}</ul>' if listed else ""
+    content += _facts(verdict_facts(view.verdict)) if view.verdict else ""
     content += "".join(_finding(finding, reasons) for finding in shown_findings(view))
     if view.probes:
         content += f"<h4>Seen-against-fresh probe</h4>{_lead(probe_text(view))}"
@@ -218,13 +161,13 @@ def _finding(finding: Finding, told: Sequence[str]) -> str:
     return f"<h4>{name}</h4>{message}{_facts(facts(finding))}"
 
 
-def _facts(labeled: Iterable[tuple[str, str]]) -> str:
-    """Return labeled values as a grid."""
+def _facts(labeled: Iterable[tuple[str, str]], *, wide: bool = False) -> str:
+    """Return labeled values as a grid; of sentences as a wide one."""
     cells = "".join(
         f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(value)}</dd></div>"
         for label, value in labeled
     )
-    return f'<dl class="facts">{cells}</dl>'
+    return f'<dl class="facts{" wide" if wide else ""}">{cells}</dl>'
 
 
 def _tasks(view: RunView, number: int) -> str:
@@ -243,8 +186,18 @@ def _tasks(view: RunView, number: int) -> str:
         "Task accuracies",
         _lead(lead)
         + _plot(figures.tasks(view.tasks, view.run.name, view.reference), f"tasks-{number}")
-        + _table(header, rows, numbers_from=3),
+        + _table(header, rows, numbers_from=3)
+        + _outcomes(view),
     )
+
+
+def _outcomes(view: RunView) -> str:
+    """Return how the tasks stand against the reference, or nothing."""
+    tasks = view.verdict.tasks if view.verdict else ()
+    if not tasks:
+        return ""
+    table = _table(OUTCOME_HEADER, [outcome_cells(item) for item in tasks], numbers_from=2)
+    return f"<h4>Against {html.escape(view.reference or '')}</h4>{_lead(OUTCOME_LEAD)}{table}"
 
 
 def _task_cells(row: TaskRow, *, with_reference: bool) -> list[str]:
@@ -312,6 +265,23 @@ def _compared(view: RunView) -> str:
     return _block("What was compared", _facts(compared) + meanings)
 
 
+def _reference(about: AboutReference) -> str:
+    """Return where a reference curve is from, how it differs, and what is wrong with its data."""
+    said = [sentence(item) for item in about.differences]
+    said += [f"Stated by the reference alone: {item}" for item in about.one_sided]
+    listed = "".join(f"<li>{html.escape(item)}</li>" for item in said)
+    faults = "".join(f"<li>{html.escape(item)}</li>" for item in about.known_faults)
+    content = _facts(about.facts, wide=True)
+    content += f'<ul class="reasons fine">{listed}</ul>' if listed else ""
+    if faults:
+        count = len(about.known_faults)
+        content += (
+            f"<details><summary>Known faults of its data: {count}</summary>"
+            f'<ul class="reasons fine">{faults}</ul></details>'
+        )
+    return _block(f"Reference {about.name}", content)
+
+
 def _failures(view: RunView) -> str:
     """Return what could not be scored; nothing when all could."""
     if not view.failures:
@@ -356,10 +326,13 @@ def _plot(figure: "figures.go.Figure", name: str) -> str:
 
 
 def _table(header: Iterable[str], rows: Iterable[Sequence[str]], numbers_from: int = 99) -> str:
-    """Return a table; columns from ``numbers_from`` on are set flush right."""
+    """Return a table; columns from ``numbers_from`` on are set flush right, notes in them not."""
 
     def cell(kind: str, column: int, text: str) -> str:
-        mark = ' class="number"' if column >= numbers_from else ""
+        mark = ""
+        if column >= numbers_from:
+            note = kind == "td" and len(text) > _LONGEST_NUMBER
+            mark = f' class="{"note" if note else "number"}"'
         broken = re.sub(r"([/_])", r"\1<wbr>", html.escape(text))  # names may be long
         return f"<{kind}{mark}>{broken}</{kind}>"
 
@@ -368,4 +341,7 @@ def _table(header: Iterable[str], rows: Iterable[Sequence[str]], numbers_from: i
         "<tr>" + "".join(cell("td", column, text) for column, text in enumerate(row)) + "</tr>"
         for row in rows
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        "</div>"
+    )

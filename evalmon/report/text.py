@@ -2,6 +2,13 @@
 
 from collections.abc import Sequence
 
+from evalmon.report.outcomes import (
+    OUTCOME_HEADER,
+    last_window_text,
+    outcome_cells,
+    reference_lines,
+    verdict_facts,
+)
 from evalmon.report.view import RunView, TaskRow
 from evalmon.report.wording import (
     accuracy_text,
@@ -10,7 +17,6 @@ from evalmon.report.wording import (
     failure_text,
     headline,
     interval_text,
-    nats_text,
     sentence,
     task_label,
     tiles,
@@ -32,7 +38,10 @@ def text(view: RunView) -> str:
         rows += [_task(row) for row in view.tasks]
         blocks.append([f"Tasks at {tokens_text(view.tokens)} tokens, 95 % Wilson intervals"])
         blocks[-1] += _aligned(rows, indent="  ")
+    if outcomes := _outcomes(view):
+        blocks.append([f"Tasks against {view.reference}", *_aligned(outcomes, indent="  ")])
     blocks += [
+        _listed(*_reference(view)),
         _listed("Alerts", _alerts(view)),
         _listed("Evaluator", [f"{label}: {said}" for label, said in view.self_check]),
         _listed("Failures", [failure_text(item) for item in view.failures]),
@@ -59,14 +68,19 @@ def markdown(view: RunView) -> str:
             f"### Tasks at {tokens_text(view.tokens)} tokens, 95 % Wilson intervals",
             _table([header, *(_task(row) for row in view.tasks)]),
         ]
+    if outcomes := _outcomes(view):
+        blocks += [f"### Tasks against {_escape(view.reference or '')}", _table(outcomes)]
     for heading, lines in (
+        _reference(view),
         ("Alerts", _alerts(view)),
         ("Evaluator", [f"{label}: {said}" for label, said in view.self_check]),
         ("Failures", [failure_text(item) for item in view.failures]),
         ("Notes", view.notes),
     ):
         if lines:
-            blocks.append(f"### {heading}\n\n" + "\n".join(f"- {_escape(line)}" for line in lines))
+            blocks.append(
+                f"### {_escape(heading)}\n\n" + "\n".join(f"- {_escape(line)}" for line in lines)
+            )
     blocks.append("### Reproduce\n\n```sh\n" + "\n".join(view.commands) + "\n```")
     return "\n\n".join(blocks)
 
@@ -89,13 +103,25 @@ def _facts(view: RunView) -> list[tuple[str, str]]:
         for tile in tiles(view)
     ]
     if view.verdict:
-        facts += [
-            ("Train gap", f"{nats_text(view.verdict.train_gap_nats, signed=True)} nats"),
-            ("Holdout gap", f"{nats_text(view.verdict.holdout_gap_nats, signed=True)} nats"),
-        ]
+        facts += verdict_facts(view.verdict)
+        if told := last_window_text(view.verdict):
+            facts.append(("Last window", told))
     if view.probes:
         facts.append(("Fresh minus seen", interval_text(view.probes[-1].result)))
     return facts
+
+
+def _outcomes(view: RunView) -> list[tuple[str, ...]]:
+    """Return how the tasks stand against the reference, under a header; nothing without any."""
+    tasks = view.verdict.tasks if view.verdict else ()
+    return [OUTCOME_HEADER, *(outcome_cells(item) for item in tasks)] if tasks else []
+
+
+def _reference(view: RunView) -> tuple[str, Sequence[str]]:
+    """Return heading and lines on the reference curve, no lines without one."""
+    if view.published is None:
+        return "Reference", ()
+    return f"Reference {view.published.name}", reference_lines(view.published)
 
 
 def _task(row: TaskRow) -> tuple[str, ...]:

@@ -12,7 +12,9 @@ from evalmon.store import Delivery, Heartbeat, ProbePoint, StoredFailure
 from evalmon.types import Alert, MetricIdentity, RunDescription, Verdict
 
 __all__ = [
+    "AboutReference",
     "Curve",
+    "LiteralTrace",
     "Marker",
     "RunView",
     "TaskRow",
@@ -29,12 +31,15 @@ class Curve:
         run: whose curve it is.
         tokens: [n] tokens trained on, rising.
         values: [n] the numbers; None where an evaluation has none, shown as a gap.
+        single_steps: whether each is the loss of one step, as a thinned history holds it, and no
+            median of many.
     """
 
     metric: str
     run: str
     tokens: tuple[int, ...]
     values: tuple[float | None, ...]
+    single_steps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,27 @@ class UnmatchedTrace:
     tolerance_nats: tuple[float | None, ...]
     supported_low_nats: tuple[float | None, ...]
     supported_high_nats: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiteralTrace:
+    """The literal comparison of each evaluation with the one before: an observation.
+
+    Attributes:
+        tokens: [n] tokens at which the windows end.
+        train_drop_nats: [n] how far train loss fell in the window.
+        holdout_gain_nats: [n] how far holdout loss fell.
+        shortfall_nats: [n] what the holdout lacks of the train drop.
+        unmatched: [n] whether that exceeds the tolerance.
+        tolerance_nats: the tolerance, 0.005.
+    """
+
+    tokens: tuple[int, ...]
+    train_drop_nats: tuple[float, ...]
+    holdout_gain_nats: tuple[float, ...]
+    shortfall_nats: tuple[float, ...]
+    unmatched: tuple[bool, ...]
+    tolerance_nats: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +114,10 @@ class TaskRow:
         stderr: its standard error, None where one item gives none.
         reference: the reference's accuracy at equal tokens under an equal metric
             identity, else None.
-        reference_stderr: its standard error.
+        reference_stderr: its standard error, None where it is not known.
         reference_items: questions it rests on.
-        reference_tokens: tokens of the checkpoint it comes from.
+        reference_tokens: tokens of the checkpoint it comes from; of a published curve, which
+            is read between its points, those of the run.
         chance: accuracy of guessing, None where it is not known.
         note: why there is no reference value, or "".
     """
@@ -107,6 +134,25 @@ class TaskRow:
     reference_tokens: int | None
     chance: float | None
     note: str
+
+
+@dataclass(frozen=True, slots=True)
+class AboutReference:
+    """What a reader must know of a reference curve before relying on it.
+
+    Attributes:
+        name: its name, as on the command line.
+        facts: model, stage, tokenizer, source and licence as (label, text).
+        differences: in what its numbers are known not to mean the same as the run's.
+        one_sided: what it states and the run does not, so that it cannot be compared.
+        known_faults: what is wrong or odd in its data, a sentence each.
+    """
+
+    name: str
+    facts: tuple[tuple[str, str], ...]
+    differences: tuple[str, ...]
+    one_sided: tuple[str, ...]
+    known_faults: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +182,8 @@ class RunView:
         heartbeats: what each evaluator process is doing.
         self_check: what the self-check of the latest evaluation says, as (label, text).
         notes: what could not be shown, and why.
+        literal: the literal comparison of each window, None without a window.
+        published: what the reference is, where it is a published curve and no run of the store.
     """
 
     run: RunDescription
@@ -160,6 +208,8 @@ class RunView:
     heartbeats: tuple[Heartbeat, ...] = ()
     self_check: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
+    literal: LiteralTrace | None = None
+    published: AboutReference | None = None
 
     @property
     def probe_limit_nats(self) -> float:

@@ -196,8 +196,14 @@ def shown_findings(view: RunView) -> tuple[Finding, ...]:
 
 
 def sentence(text: str) -> str:
-    """Return a message as a sentence of its own, beginning with a capital."""
-    return text[:1].upper() + text[1:]
+    """Return a message as a sentence of its own, beginning with a capital.
+
+    Example:
+        >>> sentence("train loss fell"), sentence("train/ce_nats differs")
+        ('Train loss fell', 'train/ce_nats differs')
+    """
+    metric = "/" in text.partition(" ")[0]
+    return text if metric else text[:1].upper() + text[1:]
 
 
 def fact_text(key: str, value: Json) -> str:

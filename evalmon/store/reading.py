@@ -182,6 +182,11 @@ class Reader:
         rows = self._metric(run, metric)
         return MetricIdentity(**json.loads(rows[-1]["identity"])) if rows else None
 
+    def items(self, run: str, metric: str) -> dict[int, Score]:
+        """Return a metric's scores with their items, step -> score, as :meth:`series` chooses."""
+        rows = self._metric(run, metric, *_ITEMS)
+        return {row["step"]: codec.score_from(row) for row in rows}
+
     def probes(self, run: str) -> tuple[ProbePoint, ...]:
         """Return the probe results of a run, by rising step, the latest stored of each."""
         query = _of_run(run, *_EVALUATIONS.c, schema.checkpoints.c.tokens).where(
@@ -269,11 +274,11 @@ class Reader:
             )
         return rows[0]
 
-    def _metric(self, run: str, metric: str) -> Sequence[RowMapping]:
+    def _metric(self, run: str, metric: str, *more: Any) -> Sequence[RowMapping]:
         """Return the rows of a metric by rising step, of the latest evaluation's identity."""
         identity = _SCORES.c.identity_fingerprint
         columns = (_EVALUATIONS.c.id, _EVALUATIONS.c.step, schema.checkpoints.c.tokens, identity)
-        query = _scores_of_run(run, *columns, *_VALUES).where(_SCORES.c.metric == metric)
+        query = _scores_of_run(run, *columns, *_VALUES, *more).where(_SCORES.c.metric == metric)
         rows = self._rows(query.order_by(_EVALUATIONS.c.step, _EVALUATIONS.c.id))
         if not rows:
             return ()

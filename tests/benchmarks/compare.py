@@ -24,6 +24,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from evalmon.detectors.curve import CurveInputs
+from evalmon.detectors.follower import Follower
 from evalmon.detectors.profiles import profile_named
 from evalmon.types import Series
 
@@ -145,15 +147,11 @@ def printed(command: Sequence[str]) -> str:
 
 def update_ms(run: tuple[Series, Series], reference: tuple[Series, Series]) -> float:
     """Return the median time of judging one more evaluation of a run that is followed, in ms."""
-    from evalmon.detectors.unmatched_drop import Follower
-
     train, holdout = run
     last = len(holdout) - UPDATES
     cut = int(holdout.steps[last - 1])
-    follower = Follower(
-        profile_named("full"), PLANNED, reference_train=reference[0], reference_holdout=reference[1]
-    )
-    follower.extend(train.until(cut), holdout.until(cut))
+    known = CurveInputs(train.until(cut), holdout.until(cut), PLANNED, 0, *reference)
+    follower = Follower(known, profile_named("full"))
     times: list[float] = []
     for at in range(last, len(holdout)):
         step = int(holdout.steps[at])

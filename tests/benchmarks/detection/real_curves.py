@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from evalmon.detectors.curve import CurveInputs, CurveResult, measure
+from evalmon.detectors.curve import CurveInputs, CurveResult
+from evalmon.detectors.measuring import measure
 from evalmon.detectors.profiles import PROFILES, Profile
 from evalmon.detectors.unmatched_drop import detect
 from evalmon.types import Series

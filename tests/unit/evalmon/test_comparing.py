@@ -92,9 +92,14 @@ def test_planned_tokens_are_given_else_recorded_else_the_last_in_the_table(
     assert recorded["planned_tokens"] == 200 * synthetic_store.TOKENS_PER_STEP
 
 
-def test_a_run_past_its_plan_says_so(table: Path) -> None:
-    notes = judged(table, run_name="c4", planned_tokens=PLAN // 2).record["notes"]
-    assert [note for note in notes if "goes beyond its" in note and f"{PLAN // 2:,}" in note]
+def test_a_run_a_little_past_its_plan_says_so_and_far_past_it_the_plan_is_refused(
+    table: Path,
+) -> None:
+    near = PLAN * 24 // 25
+    found = judged(table, run_name="c4", planned_tokens=near).record
+    assert found["notes"] == [f"the run goes beyond its {near:,} planned tokens (given)"]
+    with pytest.raises(ConfigError, match=rf"--planned-tokens {PLAN // 2:,}: c4 is judged at"):
+        judged(table, run_name="c4", planned_tokens=PLAN // 2)
 
 
 def test_a_run_beyond_its_reference_is_judged_where_that_ends_and_says_so(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evalmon.curve_faults import faults
+from evalmon.curve_faults import broken, faults
 from evalmon.types import Series
 
 C4 = "eval/lm/c4_en-validation/ce_nats"
@@ -68,3 +68,15 @@ def test_a_share_outside_0_to_1_is_told():
 def test_a_curve_that_never_moves_is_told():
     (said,) = faults(curve(C4, [3.25] * 9))
     assert said == f"{C4}: all 9 points are 3.25, from step 1 to 9."
+
+
+def test_what_no_trained_model_does_is_broken_and_a_rise_is_not():
+    assert "the column is likely broken" in broken(curve(C4, np.linspace(10.0, 9.0, 20)))
+    assert "is below 0" in broken(curve(C4, [*falling(), -0.5]))
+    assert broken(curve(C4, falling())) == ""
+    assert broken(curve(C4, [*falling(), 9.0, 9.0, 9.0, 9.0])) == ""  # training can diverge
+    assert broken(curve(C4, np.full(20, 9.0), tokens=10**6)) == ""  # not trained yet
+
+
+def test_a_counter_of_epochs_may_stand_still():
+    assert faults(curve("data/epoch", [1.0] * 9)) == ()

@@ -61,9 +61,9 @@ def test_a_falling_loss_is_never_held():
 
 def at(tokens: "np.ndarray", noise: "np.ndarray | None" = None) -> Points:
     """Return evaluations at these tokens, with the errors of their windows."""
-    nothing = np.zeros(len(tokens))
-    blank = (nothing,) * 5
-    return Points(tokens, tokens, *blank, nothing if noise is None else noise)
+    blank = np.zeros(len(tokens))
+    errors = blank if noise is None else noise
+    return Points(tokens, tokens, blank, blank, blank, blank, blank, errors)
 
 
 def known(n: int, sigma: float, explained: float = 0.0) -> channels.Lagged:

@@ -1,0 +1,152 @@
+"""Train and holdout of run and reference, brought onto the run's evaluations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+import numpy as np
+
+from evalmon import series
+from evalmon.detectors.curve import CurveInputs, Points
+from evalmon.detectors.profiles import Profile
+from evalmon.types import FloatArray, IntArray, Series
+
+__all__ = ["HOLDOUT_HOLE", "UNREACHED", "Measured", "join", "measure", "measure_part"]
+
+HOLDOUT_HOLE: Final = 2.0
+"""Widest hole of a reference's holdout that is bridged, in its usual spacings."""
+
+_TRAIN_HOLE: Final = 10.0
+_COLUMNS: Final = tuple(item.name for item in fields(Points) if item.name != "noise")
+UNREACHED: Final = "no train loss was logged before the last evaluation"
+"""Reason of an evaluation that has no window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Evaluations measured, before what they say together is known.
+
+    Attributes:
+        points: one row an evaluation, its noise still 0.
+        moves: [n] median |difference of neighbors| in each evaluation's window, NaN where it
+            holds one point.
+        counts: [n] train points of the window.
+        used: train points that belong to a window.
+        reason: why the last evaluation is not among the points, or "".
+    """
+
+    points: Points
+    moves: FloatArray
+    counts: IntArray
+    used: int
+    reason: str
+
+
+def measure(inputs: CurveInputs, profile: Profile) -> tuple[Points, str]:
+    """Bring train and holdout of run and reference onto the run's evaluations.
+
+    Args:
+        inputs: the curves.
+        profile: the profile (whether the holdout is centered).
+
+    Returns:
+        The evaluations that can be judged, and why the last one is not among them, or "".
+    """
+    found = measure_part(inputs, profile)
+    return join([found]), found.reason
+
+
+def join(parts: Sequence[Measured]) -> Points:
+    """Return the evaluations of successive parts, with the noise that each knew of by then."""
+    columns = [np.concatenate([getattr(part.points, name) for part in parts]) for name in _COLUMNS]
+    moves = np.concatenate([part.moves for part in parts])
+    counts = np.concatenate([part.counts for part in parts])
+    return Points(*columns, noise=series.noise_of(moves, counts))
+
+
+def measure_part(
+    inputs: CurveInputs, profile: Profile, usual_tokens: tuple[float, float] | None = None
+) -> Measured:
+    """Measure evaluations; of a part of a run those of it alone.
+
+    Args:
+        inputs: the curves; of a part, train points since the last window, and the evaluation
+            before it with those to measure.
+        profile: the profile.
+        usual_tokens: usual spacings of the reference's train and holdout loss, where they are
+            known already.
+    """
+    usual_train, usual_holdout = usual_tokens or (None, None)
+    run, holdout = inputs.train, inputs.holdout
+    if inputs.reference_train is None or inputs.reference_holdout is None:
+        where, expected = series.align(holdout, run.tokens)
+        between = _picked(run, where, expected - run.values[where])
+        gap = replace(holdout, values=np.zeros(len(holdout)))
+    else:
+        where, theirs = series.align(
+            inputs.reference_train,
+            run.tokens,
+            longest_gap=_TRAIN_HOLE,
+            usual_tokens=usual_train,
+        )
+        between = _picked(run, where, run.values[where] - theirs)
+        gap = series.gap(
+            holdout,
+            inputs.reference_holdout,
+            longest_gap=HOLDOUT_HOLE,
+            usual_tokens=usual_holdout,
+        )
+    within = series.windows(between, holdout, least=inputs.least)
+    covered = np.searchsorted(holdout.steps, gap.steps)
+    reached = np.intersect1d(covered, within.evaluations)
+    inside = np.isin(within.evaluations, reached)
+    levels = series.window_medians(between.steps, run.values[where], within)[inside]
+    medians = series.window_medians(between.steps, between.values, within)[inside]
+    holdout_gap = gap.values[np.isin(covered, reached)]
+    alone = inputs.reference_train is None or inputs.reference_holdout is None
+    values, nothing = holdout.values[reached], np.zeros(len(reached))
+    excess = holdout_gap - medians
+    if alone:
+        excess = medians if profile.centered else values
+    points = Points(
+        steps=holdout.steps[reached],
+        tokens=holdout.tokens[reached],
+        train=levels,
+        holdout=values,
+        train_gap=nothing if alone else medians,
+        holdout_gap=holdout_gap,
+        excess=excess,
+        noise=nothing,
+    )
+    return Measured(
+        points,
+        series.window_moves(between.values, within)[inside],
+        (within.stop - within.start)[inside],
+        int(np.searchsorted(run.steps, between.steps[within.stop[-1] - 1], side="right"))
+        if len(within)
+        else 0,
+        _reason(inputs, between, gap, reached),
+    )
+
+
+def _picked(run: Series, where: IntArray, values: FloatArray) -> Series:
+    """Return other values at some of a run's train points."""
+    return Series(run.metric, run.steps[where], run.tokens[where], values)
+
+
+def _reason(inputs: CurveInputs, between: Series, gap: Series, judged: IntArray) -> str:
+    """Say why the last evaluation is not judged, or ""."""
+    holdout = inputs.holdout
+    last = int(holdout.tokens[-1]) if len(holdout) else 0
+    reference = inputs.reference_train, inputs.reference_holdout
+    if reference[0] is not None and reference[1] is not None:
+        ends = [int(part.tokens[-1]) if len(part) else 0 for part in reference if part is not None]
+        covered = len(gap) > 0 and gap.tokens[-1] == last
+        if not covered and last <= min(ends):
+            return f"no reference here: it has a hole in its points around {last:,} tokens"
+        if not covered or not len(between):
+            return f"the reference (up to {min(ends):,} tokens) has no point here"
+    # A thinned log has no window of its own for every evaluation: the last judged one stands for
+    # those after it.
+    reached = len(judged) > 0 and (inputs.thinned or judged[-1] == len(holdout) - 1)
+    return "" if reached else UNREACHED
