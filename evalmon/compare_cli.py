@@ -62,6 +62,12 @@ def _whole_tokens(text: str) -> int:
     metavar="N",
     help="Tokens of a step of RUN, where it does not say.",
 )
+@click.option(
+    "--without-leaked",
+    metavar="REPORT",
+    default="",
+    help="Leave out documents that a report of `evalmon audit leakage --json` names.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object last.")
 def compare(*, as_json: bool, **options: Any) -> None:
     """Judge RUN by its train and holdout loss, alone or against a reference.

@@ -8,11 +8,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from evalmon import sources
+from evalmon import comparable, sources
+from evalmon.comparable import Prepared
 from evalmon.config import ComparisonSettings
 from evalmon.errors import ConfigError, DataError
 from evalmon.evidence import build_case
@@ -46,6 +48,8 @@ class CompareOptions:
         thinned: train histories of tables were thinned by a declared rule.
         store: results store of a run directory or of a run's name, "" = beside the directory.
         tokens_per_step: tokens of one step of RUN where the source does not say them.
+        without_leaked: report of ``evalmon audit leakage --json`` whose leaked documents are left
+            out of the holdout, "" to judge all of it.
     """
 
     run: str
@@ -58,6 +62,7 @@ class CompareOptions:
     thinned: bool = False
     store: str = ""
     tokens_per_step: int | None = None
+    without_leaked: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,9 @@ def compare(options: CompareOptions) -> Comparison:
     )
     holdout = _holdout(options.holdout, run, reference)
     metric = f"eval/lm/{holdout}-validation/ce_nats"
+    ready = _prepared(options.without_leaked, run, reference, metric)
     notes: list[str] = []
-    judged = _within(run, reference, metric, notes)
+    judged = _within(ready.run, ready.reference, metric, notes)
     planned, source = _planned(options, run.curves, int(judged.tokens[-1]), notes)
     settings = ComparisonSettings(
         reference=reference.name if reference else "",
@@ -110,16 +116,48 @@ def compare(options: CompareOptions) -> Comparison:
         same_recipe=True if options.same_recipe else None,
         planned_tokens=planned,
     )
-    other = _evidence(reference, reference.curves.curves[metric].series) if reference else None
-    mine = _evidence(run, judged, _tasks(run, reference, judged, notes))
-    verdict = judge(build_case(mine, settings, other))
-    notes += [*run.curves.notes, *(reference.curves.notes if reference else ())]
+    tasks = _tasks(run, reference, judged, notes)
+    verdict = _judge(ready.run, ready.reference, judged, settings, tasks)
+    evidence = {**verdict.evidence, **ready.evidence}
+    if "contaminated" in ready.evidence:
+        uncut = run.curves.curves[metric].series.until(int(judged.steps[-1]))
+        whole = _judge(run, reference, uncut, settings, tasks)
+        evidence["whole_holdout"] = {
+            "verdict": str(whole.verdict),
+            "unmatched_nats": whole.unmatched_nats,
+            "literal": None if whole.literal is None else dict(whole.literal),
+        }
+    verdict = replace(verdict, reasons=(*ready.reasons, *verdict.reasons), evidence=evidence)
+    notes += [*ready.notes, *run.curves.notes, *(reference.curves.notes if reference else ())]
     record = _record(verdict, notes) | {
         "holdout": holdout,
         "planned_tokens": planned,
         "planned_tokens_source": source,
+        "data_changes": list(run.curves.data_changes),
     }
-    return Comparison(verdict, run, reference, int(judged.tokens[0]), record)
+    return Comparison(verdict, ready.run, reference, int(judged.tokens[0]), record)
+
+
+def _prepared(report: str, run: Source, reference: Source | None, metric: str) -> Prepared:
+    """Make run and reference comparable where they are not as they stand."""
+    if report:
+        return comparable.without_leaked(run, reference, metric, Path(report))
+    found = comparable.by_bytes(run, reference, metric) if reference else None
+    return found or Prepared(run, reference)
+
+
+def _judge(
+    run: Source,
+    reference: Source | None,
+    judged: Series,
+    settings: ComparisonSettings,
+    tasks: tuple[TaskDifference, ...],
+) -> Verdict:
+    """Judge a run at the last evaluation of its holdout curve."""
+    other = None
+    if reference is not None:
+        other = _evidence(reference, reference.curves.curves[judged.metric].series)
+    return judge(build_case(_evidence(run, judged, tasks), settings, other))
 
 
 def _holdout(asked: str, run: Source, reference: Source | None) -> str:
@@ -224,7 +262,7 @@ def _evidence(
     from evalmon import stored_runs
 
     found = stored_runs.evidence(source.store, source.description, source.curves, holdout)
-    return replace(found, tasks=tasks)
+    return replace(found, holdout=holdout, tasks=tasks)
 
 
 def _tasks(

@@ -80,12 +80,16 @@ def align(
     begin = max(int(np.searchsorted(series.tokens, tokens.min(), side="right")) - 1, 0)
     end = int(np.searchsorted(series.tokens, tokens.max(), side="left")) + 1
     known, values = series.tokens[begin:end], series.values[begin:end]
+    if np.array_equal(tokens, known):  # of one batch size: nothing lies between points
+        return np.arange(len(known)), values
     covered = (tokens >= known[0]) & (tokens <= known[-1])
     if longest_gap is not None and len(known) > 1:
         usual = usual_spacing(series) if usual_tokens is None else usual_tokens
-        after = np.searchsorted(known, tokens, side="left").clip(1, len(known) - 1)
-        wide = np.diff(known)[after - 1] > longest_gap * usual
-        covered &= ~wide | (known[after] == tokens) | (known[after - 1] == tokens)
+        holes = np.diff(known) > longest_gap * usual
+        if holes.any():
+            after = np.searchsorted(known, tokens, side="left").clip(1, len(known) - 1)
+            inside = holes[after - 1]
+            covered &= ~inside | (known[after] == tokens) | (known[after - 1] == tokens)
     where = np.flatnonzero(covered)
     # log1p, because a series may begin at 0 tokens
     return where, np.interp(np.log1p(tokens[where]), np.log1p(known), values)
@@ -176,13 +180,14 @@ def window_medians(steps: IntArray, values: FloatArray, within: Windows) -> Floa
         [3.0]
     """
     result = np.empty(len(within), np.float64)
-    for where, rows in _by_length(within):
+    for where, rows in _by_length(values, within):
         if rows.shape[1] < 2 * _BLOCK_STEPS:
-            result[where] = np.median(values[rows], axis=1)
+            result[where] = np.median(rows, axis=1)
             continue
         for n, row in zip(where, rows, strict=True):
-            block = (steps[row] - steps[row[0]]) // _BLOCK_STEPS
-            pieces = np.split(values[row], np.flatnonzero(np.diff(block)) + 1)
+            at = steps[within.start[n] : within.stop[n]]
+            block = (at - at[0]) // _BLOCK_STEPS
+            pieces = np.split(row, np.flatnonzero(np.diff(block)) + 1)
             result[n] = np.median([np.median(piece) for piece in pieces])
     return result
 
@@ -207,9 +212,10 @@ def noise(values: FloatArray, within: Windows) -> FloatArray:
 def window_moves(values: FloatArray, within: Windows) -> FloatArray:
     """Return [n] median |difference of neighbors| in each window, NaN in those of one point."""
     typical = np.full(len(within), np.nan)
-    for where, rows in _by_length(within):
+    for where, rows in _by_length(values, within):
         if rows.shape[1] > 1:
-            typical[where] = np.median(np.abs(np.diff(values[rows], axis=1)), axis=1)
+            moves = np.diff(rows, axis=1)
+            typical[where] = np.median(np.abs(moves, out=moves), axis=1, overwrite_input=True)
     return typical
 
 
@@ -232,9 +238,13 @@ def noise_of(moves: FloatArray, counts: IntArray) -> FloatArray:
     return result
 
 
-def _by_length(within: Windows) -> Iterator[tuple[IntArray, IntArray]]:
-    """Yield windows of one length together: their positions, and [k, length] train points."""
+def _by_length(values: FloatArray, within: Windows) -> Iterator[tuple[IntArray, FloatArray]]:
+    """Yield windows of one length together: their positions, and [k, length] values."""
     counts = within.stop - within.start
     for count in np.unique(counts):
         where = np.flatnonzero(counts == count)
-        yield where, within.start[where, None] + np.arange(count)
+        start = within.start[where]
+        if (np.diff(start) == count).all():  # windows side by side need no copy
+            yield where, values[start[0] : start[-1] + count].reshape(-1, count)
+        else:
+            yield where, values[start[:, None] + np.arange(count)]

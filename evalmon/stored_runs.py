@@ -15,7 +15,7 @@ from evalmon.run_evidence import RunEvidence, curves_of
 from evalmon.store import Store
 from evalmon.types import Curve, Json, MetricIdentity, RunCurves, RunDescription, Score, Series
 
-__all__ = ["answers", "documents", "evidence", "names", "read"]
+__all__ = ["answers", "documents", "evidence", "identity", "names", "read"]
 
 
 def names(place: str) -> tuple[str, ...]:
@@ -115,6 +115,16 @@ def documents(place: str, name: str, metric: str) -> Mapping[int, Score]:
     """
     with Store.open(place, read_only=True) as store:
         return store.items(name, metric)
+
+
+def identity(place: str, name: str, metric: str) -> MetricIdentity | None:
+    """Return what a stored metric means, None before its first score.
+
+    Raises:
+        StoreError: the store cannot be read.
+    """
+    with Store.open(place, read_only=True) as store:
+        return store.identity(name, metric)
 
 
 def _logged(run: RunDescription, where: str) -> RunCurves:

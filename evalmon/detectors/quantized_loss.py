@@ -42,6 +42,9 @@ def grid_nats(values: FloatArray) -> float:
         return 0.0
     away = values - values[0]
     for grid in _GRIDS:
+        first = away[:_LEAST_POINTS] / grid  # a loss that was not rounded shows it at once
+        if (np.abs(first - np.round(first)) > _SLACK).any():
+            continue
         places = away / grid
         levels = np.round(places)
         if (np.abs(places - levels) <= _SLACK).all():

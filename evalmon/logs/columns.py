@@ -322,6 +322,8 @@ def _typed(path: Path, name: str, column: Column, kind: Kind) -> Column:
         or pa.types.is_floating(kind_of)
         or pa.types.is_decimal(kind_of)
     ):
+        if kind_of == (pa.float64() if kind == "number" else pa.int64()):
+            return column  # a cast, even to the same type, imports pyarrow.compute
         if kind == "number":
             return column.cast(pa.float64())
         if pa.types.is_integer(kind_of):

@@ -57,7 +57,7 @@ def test_the_page_draws_offline_and_asks_for_nothing(
     assert witness.complaints == []
 
 
-@pytest.mark.parametrize("width", [1280, 700])
+@pytest.mark.parametrize("width", [1280, 700, 390])
 def test_no_label_lies_upon_another(file: Path, page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     page.goto(file.as_uri())

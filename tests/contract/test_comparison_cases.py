@@ -52,7 +52,7 @@ def test_f26_one_text_in_other_tokens_differs_by_nothing() -> None:
     first, second = scored("bpb", 20 * 2.5, 100, "a"), scored("bpb", 25 * 2.0, 100, "b")
     assert first.value == second.value == pytest.approx(0.7213, abs=5e-5)
     assert metrics.score_difference(first, second) == 0
-    with pytest.raises(ValueError, match="tokenizer.*compare bits per byte"):
+    with pytest.raises(ValueError, match=r"tokenizer.*compare bits per byte"):
         metrics.score_difference(scored("ce", 50, 20, "a"), scored("ce", 50, 25, "b"))
 
 

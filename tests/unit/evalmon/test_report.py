@@ -237,6 +237,8 @@ def test_the_text_of_a_judged_run(view: RunView) -> None:
         "  Unmatched drop    1.000 nats (tolerance 0.300, 95 % interval 0.940 to 1.060)\n"
         "  Train gap         −1.000 nats\n"
         "  Holdout gap       +0.000 nats\n"
+        "  Matched           0.0 % of the train drop\n"
+        "  Basis             train and holdout\n"
         "  Fresh minus seen  +0.900 nats (+0.880 to +0.920)\n"
         "\n"
         "Why\n"
