@@ -258,7 +258,9 @@ def _evidence(
     """Gather what a source left behind up to the evaluation judged."""
     if source.description is None:
         facts = source.curves.curves[holdout.metric].facts
-        return RunEvidence(source.curves, holdout, facts, tasks=tasks)
+        last = source.curves.curves[holdout.metric].series.steps[-1]
+        latest = bool(holdout.steps[-1] == last)
+        return RunEvidence(source.curves, holdout, facts, tasks=tasks, latest=latest)
     from evalmon import stored_runs
 
     found = stored_runs.evidence(source.store, source.description, source.curves, holdout)

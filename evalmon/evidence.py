@@ -17,11 +17,13 @@ from evalmon.detectors import (
     evaluator_trust,
     holdout_gap,
     learning_rate,
+    pre_alarm,
     quantized_loss,
     unmatched_drop,
 )
 from evalmon.detectors.curve import CurveInputs, CurveResult
 from evalmon.detectors.learning_rate import RateDifference
+from evalmon.detectors.pre_alarm import PreAlarm
 from evalmon.detectors.profiles import Profile, choose, widened
 from evalmon.detectors.trust_evidence import TrustEvidence
 from evalmon.likeness import Likeness, curves_alike, runs_alike
@@ -74,6 +76,7 @@ class Case:
         literal: the literal comparison of the last evaluation with the one before, None without
             two.
         notes: what else a reader must know of how the curves were judged.
+        pre_alarm: a train-only drop of the last windows, None without.
         causes: what happened to the data's order where an unmatched drop began.
     """
 
@@ -97,6 +100,7 @@ class Case:
     literal: bands.WindowComparison | None = None
     notes: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
+    pre_alarm: PreAlarm | None = None
 
     @property
     def counted_probe(self) -> ProbeResult | None:
@@ -159,7 +163,10 @@ def build_case(
     if step in left_out:
         curve = replace(curve, enough_data=False, reason=_NOT_TRUSTED)
     unjudged = (
-        unjudged or withheld.sampled(evidence, used, profile) or withheld.broken(evidence, used)
+        unjudged
+        or withheld.nowhere_finite(evidence, step)
+        or withheld.sampled(evidence, used, profile)
+        or withheld.broken(evidence, used)
     )
     if unjudged:
         curve = replace(curve, alarm=None, mirrored=None, enough_data=False, reason=unjudged)
@@ -192,7 +199,16 @@ def build_case(
         literal=bands.last_window(curve.points.train, curve.points.holdout),
         notes=notes,
         causes=_causes(curves, curve),
+        pre_alarm=None if unjudged else _pre_alarm(evidence, used, planned, step),
     )
+
+
+def _pre_alarm(
+    evidence: RunEvidence, reference: RunEvidence | None, planned: int, step: int
+) -> PreAlarm | None:
+    """Return what train loss alone shows, of the latest evaluation also after it."""
+    train = evidence.train if evidence.latest else evidence.train.until(step)
+    return pre_alarm.detect(train, reference.train if reference else None, planned)
 
 
 def _causes(curves: RunCurves, judged: CurveResult) -> tuple[str, ...]:

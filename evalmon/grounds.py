@@ -17,7 +17,13 @@ from evalmon.errors import ConfigError, DataError
 from evalmon.id_logs import IdLog, IdLogReader
 from evalmon.logs import jsonl
 from evalmon.logs.jsonl import RunLog
-from evalmon.run_evidence import RATE_METRIC, TRAIN_METRIC, RunEvidence, curves_of
+from evalmon.run_evidence import (
+    RATE_METRIC,
+    TRAIN_METRIC,
+    RunEvidence,
+    curves_of,
+    holdout_facts,
+)
 from evalmon.store import ProbePoint, Store
 from evalmon.types import (
     CheckpointRef,
@@ -107,7 +113,9 @@ class Grounds:
             curves=curves_of(self.run, self.log),
             holdout=self.holdout.until(ref.step),
             description=self.run,
+            holdout_facts=holdout_facts(self.identity),
             holdout_identity=self.identity,
+            latest=ref.step >= int(self.holdout.steps[-1]),
             ids=self.ids,
             probe=None if probe is None else probe.result,
             probe_checkpoint=next(
@@ -244,6 +252,7 @@ class GroundsReader:
         return RunEvidence(
             curves_of(run, log),
             holdout,
+            holdout_facts=holdout_facts(identity),
             description=run,
             holdout_identity=identity,
             trust=self._trust(run, holdout),

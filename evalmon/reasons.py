@@ -99,6 +99,11 @@ def reasons(
             f"a probe of {case.probe.mean_nats:+.3f} nats can no longer be verified: the id log it "
             "drew from is missing or has changed, so it does not count"
         )
+    if case.pre_alarm and not alarmed:
+        said.append(
+            f"pre-alarm: train loss alone fell by {case.pre_alarm.drop_nats:.3f} nats since about "
+            f"{case.pre_alarm.tokens:,} tokens; score the last checkpoints now, with the probe"
+        )
     if case.rates:
         said.append(_rates_apart(case))
     if case.incomparable and name is not VerdictName.RECIPE_DIFFERS:

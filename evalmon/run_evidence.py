@@ -27,6 +27,8 @@ __all__ = [
 TRAIN_METRIC = "train/ce_nats"
 """The train loss that is judged: cross-entropy without z-loss."""
 
+_DIVISORS = {"ce_nats": "predicted_tokens", "olmo_core_ce_nats": "all_tokens"}
+
 RATE_METRIC = "optim/lr"
 """The learning rate."""
 
@@ -52,6 +54,7 @@ class RunEvidence:
         probe_checkpoint: the checkpoint it was taken at.
         tasks: how its task accuracies stand against the reference's, none when not compared.
         trust: what tells whether the scores can be believed, None without any.
+        latest: whether nothing was evaluated after it: then the rest of the log may be looked at.
     """
 
     curves: RunCurves
@@ -64,6 +67,7 @@ class RunEvidence:
     probe_checkpoint: CheckpointRef | None = None
     tasks: tuple[TaskDifference, ...] = ()
     trust: TrustEvidence | None = None
+    latest: bool = False
 
     @property
     def train(self) -> Series:
@@ -73,6 +77,30 @@ class RunEvidence:
             return found.series
         none = np.empty(0, np.int64)
         return Series(TRAIN_METRIC, none, none, np.empty(0, np.float64))
+
+
+def train_facts(run: RunDescription) -> dict[str, Json]:
+    """Return what a run's train loss means, as far as published curves state the same."""
+    facts: dict[str, Json] = {"divisor": "predicted_tokens"}
+    included = run.loss.get("z_loss_included")
+    if included is not None:
+        facts["z_loss"] = "included" if included else "excluded"
+    return facts
+
+
+def holdout_facts(identity: MetricIdentity | None) -> dict[str, Json]:
+    """Return what a scored metric means, as far as published curves state the same.
+
+    Tokenizer and text are known by their hashes alone, which nobody publishes.
+    """
+    facts: dict[str, Json] = {"z_loss": "excluded"}
+    if identity is None:
+        return facts
+    if identity.split:
+        facts["split"] = identity.split
+    if identity.metric in _DIVISORS:
+        facts["divisor"] = _DIVISORS[identity.metric]
+    return facts
 
 
 def curves_of(run: RunDescription, log: RunLog) -> RunCurves:
@@ -85,10 +113,7 @@ def curves_of(run: RunDescription, log: RunLog) -> RunCurves:
     Returns:
         Every logged series; the facts of its train loss are those other sources state too.
     """
-    included = run.loss.get("z_loss_included")
-    facts: dict[str, Json] = {"divisor": "predicted_tokens"}
-    if included is not None:
-        facts["z_loss"] = "included" if included else "excluded"
+    facts = train_facts(run)
     return RunCurves(
         name=run.name,
         source=str(log.path),

@@ -175,7 +175,7 @@ def _moved(curve: CurveResult, gaps: FloatArray) -> float:
 
     It stands for itself at equal recipes, and where holdout losses are all there is.
     """
-    now = float(np.median(gaps[-3:]))
+    now = float(np.median(gaps[-profile_named(curve.profile).gap_evaluations :]))
     if curve.mode in ("level", "holdout"):
         return now
     return now - float(np.median(gaps[slice(*curve.span)]))
@@ -227,6 +227,11 @@ def _evidence(case: Case) -> dict[str, Json]:
             "high_nats": probed.high_nats,
             "pairs": probed.pairs,
         },
+        "pre_alarm": (
+            None
+            if case.pre_alarm is None
+            else {"tokens": case.pre_alarm.tokens, "drop_nats": case.pre_alarm.drop_nats}
+        ),
         "learning_rates_differ_from_tokens": case.rates.since_tokens if case.rates else None,
     }  # fmt: skip
 

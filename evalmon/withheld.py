@@ -7,7 +7,7 @@ from evalmon.detectors.profiles import Profile
 from evalmon.run_evidence import TRAIN_METRIC, RunEvidence
 from evalmon.types import Sampling, Series
 
-__all__ = ["broken", "data_changed", "reference_changed", "sampled"]
+__all__ = ["broken", "data_changed", "nowhere_finite", "reference_changed", "sampled"]
 
 
 def data_changed(evidence: RunEvidence, step: int) -> str:
@@ -50,6 +50,19 @@ def sampled(evidence: RunEvidence, reference: RunEvidence | None, profile: Profi
             "give --profile short if the run is one of few evaluations"
         )
     return ""
+
+
+def nowhere_finite(evidence: RunEvidence, step: int) -> str:
+    """Say that a train loss was logged and not one value of it is a number, or ""."""
+    bad = sorted(
+        n for n, metric in evidence.curves.nonfinite if metric == TRAIN_METRIC and n <= step
+    )
+    if not bad or len(evidence.train.until(step)):
+        return ""
+    return (
+        f"no train loss up to here is a number: {len(bad):,} values are NaN or infinite, the first "
+        f"at step {bad[0]:,}; look for the step at which the run diverged"
+    )
 
 
 def broken(evidence: RunEvidence, reference: RunEvidence | None) -> str:

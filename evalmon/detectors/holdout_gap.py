@@ -11,7 +11,7 @@ import numpy as np
 
 from evalmon import series
 from evalmon.detectors.curve import CurveInputs, CurveResult, Points
-from evalmon.detectors.measuring import HOLDOUT_HOLE
+from evalmon.detectors.measuring import HOLDOUT_HOLE, hole
 from evalmon.detectors.profiles import Profile
 from evalmon.types import FloatArray
 
@@ -73,7 +73,9 @@ def _missing(inputs: CurveInputs, tokens: "np.ndarray", profile: Profile) -> str
     assert reference is not None
     if not len(tokens) or tokens[-1] != inputs.holdout.tokens[-1]:
         end = int(reference.tokens[-1]) if len(reference) else 0
-        return f"the reference (up to {end:,} tokens) has no point here"
+        last = int(inputs.holdout.tokens[-1]) if len(inputs.holdout) else 0
+        said = hole(reference, last, HOLDOUT_HOLE)
+        return said or f"the reference (up to {end:,} tokens) has no point here"
     first = profile.baseline.start_fraction * inputs.planned_tokens
     later = int((tokens > first).sum())
     if later < _LEAST:

@@ -11,7 +11,7 @@ from evalmon.detectors.curve import CurveInputs, Points
 from evalmon.detectors.profiles import Profile
 from evalmon.types import FloatArray, IntArray, Series
 
-__all__ = ["HOLDOUT_HOLE", "UNREACHED", "Measured", "join", "measure", "measure_part"]
+__all__ = ["HOLDOUT_HOLE", "UNREACHED", "Measured", "hole", "join", "measure", "measure_part"]
 
 HOLDOUT_HOLE: Final = 2.0
 """Widest hole of a reference's holdout that is bridged, in its usual spacings."""
@@ -129,6 +129,26 @@ def measure_part(
     )
 
 
+def hole(reference: Series, tokens: int, longest_gap: float) -> str:
+    """Say between which of its points a reference has none for an evaluation, or "".
+
+    Args:
+        reference: its train or holdout loss.
+        tokens: the evaluation.
+        longest_gap: widest hole that is bridged, in usual spacings.
+    """
+    after = int(np.searchsorted(reference.tokens, tokens, side="left"))
+    at = np.array([tokens], np.int64)
+    if not 0 < after < len(reference) or len(
+        series.align(reference, at, longest_gap=longest_gap)[0]
+    ):
+        return ""
+    return (
+        f"no reference here: its {reference.metric} has no point between "
+        f"{reference.tokens[after - 1]:,} and {reference.tokens[after]:,} tokens"
+    )
+
+
 def _picked(run: Series, where: IntArray, values: FloatArray) -> Series:
     """Return other values at some of a run's train points."""
     return Series(run.metric, run.steps[where], run.tokens[where], values)
@@ -138,15 +158,20 @@ def _reason(inputs: CurveInputs, between: Series, gap: Series, judged: IntArray)
     """Say why the last evaluation is not judged, or ""."""
     holdout = inputs.holdout
     last = int(holdout.tokens[-1]) if len(holdout) else 0
-    reference = inputs.reference_train, inputs.reference_holdout
-    if reference[0] is not None and reference[1] is not None:
-        ends = [int(part.tokens[-1]) if len(part) else 0 for part in reference if part is not None]
-        covered = len(gap) > 0 and gap.tokens[-1] == last
-        if not covered and last <= min(ends):
-            return f"no reference here: it has a hole in its points around {last:,} tokens"
-        if not covered or not len(between):
-            return f"the reference (up to {min(ends):,} tokens) has no point here"
     # A thinned log has no window of its own for every evaluation: the last judged one stands for
     # those after it.
     reached = len(judged) > 0 and (inputs.thinned or judged[-1] == len(holdout) - 1)
+    theirs = inputs.reference_train, inputs.reference_holdout
+    if theirs[0] is not None and theirs[1] is not None:
+        covered = len(gap) > 0 and gap.tokens[-1] == last
+        said = "" if covered else hole(theirs[1], last, HOLDOUT_HOLE)
+        if said or (covered and reached):
+            return said
+        if said := hole(theirs[0], last, _TRAIN_HOLE):
+            return said
+        if not covered or not len(between):
+            end = min(
+                int(part.tokens[-1]) if len(part) else 0 for part in theirs if part is not None
+            )
+            return f"the reference (up to {end:,} tokens) has no point here"
     return "" if reached else UNREACHED

@@ -51,10 +51,13 @@ def detect(train: Series, reference: Series | None, planned_tokens: int) -> PreA
     Returns:
         None where there is none, or where the log is too thin to tell: a window needs 100 points.
     """
+    if len(train) < _TO * _LEAST_POINTS:
+        return None
+    width = max(planned_tokens // _WINDOWS, 1)
+    train = _tail(train, 2 * (_TO + _IN_A_ROW) * width)
     gap = train
     if reference is not None and len(reference):
         gap = series.gap(train, reference, longest_gap=10.0)
-    width = max(planned_tokens // _WINDOWS, 1)
     windows, medians = _medians(gap, width)
     if len(windows) <= _TO or not _successive(windows):
         return None
@@ -69,11 +72,17 @@ def detect(train: Series, reference: Series | None, planned_tokens: int) -> PreA
     return PreAlarm(int((windows[first] + 1) * width), float(drops[-1]))
 
 
+def _tail(points: Series, tokens: int) -> Series:
+    """Return the last so many tokens of a series."""
+    begin = int(np.searchsorted(points.tokens, points.tokens[-1] - tokens))
+    return Series(points.metric, points.steps[begin:], points.tokens[begin:], points.values[begin:])
+
+
 def _medians(points: Series, width: int) -> tuple[IntArray, FloatArray]:
-    """Return the number and median of each whole window of the last ones that are dense."""
+    """Return the number and median of each window that is dense."""
     number = points.tokens // width
-    starts = np.flatnonzero(np.diff(number, prepend=-1))[-2 * (_TO + _IN_A_ROW) :]
-    ends = np.append(starts[1:], len(points))
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    ends = np.append(starts, len(points))[1:]
     kept = [
         (int(number[begin]), float(np.median(points.values[begin:end])))
         for begin, end in zip(starts.tolist(), ends.tolist(), strict=True)

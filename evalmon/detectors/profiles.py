@@ -208,6 +208,7 @@ class Profile:
         slope_low: least slope of holdout on train without a reference.
         slope_high: largest.
         gap_nats: run and reference differ when both losses do by more than this.
+        gap_evaluations: last evaluations whose median tells the present gap.
         probe_nats: lower bound of the seen-against-fresh probe that confirms memorization.
     """
 
@@ -224,6 +225,7 @@ class Profile:
     slope_low: float
     slope_high: float
     gap_nats: float
+    gap_evaluations: int
     probe_nats: float
 
 
@@ -241,6 +243,7 @@ _FULL = Profile(
     slope_low=0.92,
     slope_high=1.02,
     gap_nats=0.02,
+    gap_evaluations=15,
     probe_nats=0.02,
 )
 
@@ -258,6 +261,7 @@ _SPARSE = replace(
         length_fraction=0.14, distance_fraction=0.07, earlier_share=0.8, outlier_sigmas=4.0
     ),
     fast=FastSettings(train_share=0.5),
+    gap_evaluations=3,
     median_of=1,
 )
 
@@ -284,6 +288,7 @@ _SHORT = Profile(
     slope_low=1.0,
     slope_high=1.0,
     gap_nats=0.05,
+    gap_evaluations=3,
     probe_nats=0.25,
 )
 

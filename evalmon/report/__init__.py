@@ -1,7 +1,9 @@
 """A run's verdict as text, Markdown and a self-contained HTML page.
 
 Layout: :mod:`~evalmon.report.collect` gathers a run's values into a
-:mod:`~evalmon.report.view`; :mod:`~evalmon.report.wording` says how they read;
+:mod:`~evalmon.report.view`, with :mod:`~evalmon.report.literal`,
+:mod:`~evalmon.report.references` and :mod:`~evalmon.report.task_rows`;
+:mod:`~evalmon.report.wording` and :mod:`~evalmon.report.outcomes` say how they read;
 :mod:`~evalmon.report.figures` draws them (Plotly lives only there);
 :mod:`~evalmon.report.text` and :mod:`~evalmon.report.page` lay them out.
 """

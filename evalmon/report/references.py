@@ -17,7 +17,7 @@ from evalmon.likeness import curves_alike
 from evalmon.reference_index import CurveEntry, Entry, Source
 from evalmon.report import view
 from evalmon.report.task_rows import accuracies
-from evalmon.run_evidence import TRAIN_METRIC
+from evalmon.run_evidence import TRAIN_METRIC, holdout_facts, train_facts
 from evalmon.types import (
     Curve,
     Json,
@@ -115,18 +115,8 @@ def read(name: str, asked: Asked, notes: list[str]) -> Published | None:
 
 
 def _own_facts(asked: Asked) -> dict[str, dict[str, Json]]:
-    """Return what is known of the run's losses, as far as published curves state the same.
-
-    Its tokenizer and holdout text are known by their hashes alone, which nobody publishes.
-    """
-    train: dict[str, Json] = {"divisor": "predicted_tokens"}
-    included = asked.run.loss.get("z_loss_included")
-    if included is not None:
-        train["z_loss"] = "included" if included else "excluded"
-    holdout: dict[str, Json] = {"z_loss": "excluded"}
-    if asked.identity is not None and asked.identity.split:
-        holdout["split"] = asked.identity.split
-    return {TRAIN_METRIC: train, asked.holdout: holdout}
+    """Return what is known of the run's losses, as far as published curves state the same."""
+    return {TRAIN_METRIC: train_facts(asked.run), asked.holdout: holdout_facts(asked.identity)}
 
 
 def _drawn(metric: str, found: RunCurves, asked: Asked, notes: list[str]) -> tuple[view.Curve, ...]:

@@ -63,7 +63,7 @@ def test_no_label_lies_upon_another(file: Path, page: Page, width: int) -> None:
     page.goto(file.as_uri())
     plot = page.locator("#losses-0")
     expect(plot.locator(".annotation-text")).to_have_count(3)
-    assert overlapping(plot.locator(".annotation-text, .xtitle, .legendtext")) == []
+    assert overlapping(plot.locator(".annotation-text, .xtick text, .xtitle, .legendtext")) == []
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth") is True
 
 

@@ -7,11 +7,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
-from evalmon import bands, metrics, reference
+from evalmon import bands, metrics, reference, reference_cli
 from evalmon.comparing import CompareOptions, Comparison, compare
 from evalmon.logs import maxtext
+from evalmon.store import Store
 from evalmon.types import FloatArray, MetricIdentity, Score, Series
+from tests import synthetic_store
 from tests.synthetic_store import identity
 from tests.unit.evalmon.drawn_runs import rows, write
 from tests.unit.evalmon.logs.maxtext_log import Shape, write_log
@@ -56,6 +59,99 @@ def test_f26_one_text_in_other_tokens_differs_by_nothing() -> None:
         metrics.score_difference(scored("ce", 50, 20, "a"), scored("ce", 50, 25, "b"))
 
 
+def cut_in_other_tokens(
+    tmp_path: Path, *, bits: bool, worse_nats: float = 0.0, memorized_nats: float = 0.0
+) -> tuple[str, str]:
+    """Add two curves of one text, 5 bytes a token in one and 4 in the other; return their names."""
+    step = np.arange(1, 401)
+    loss = 2.4 + 3 / (1 + (step / 30) ** 0.7)
+    at = step % 10 == 0
+    for name, size, more in (("fives", 5.0, worse_nats), ("fours", 4.0, 0.0)):
+        train = loss - memorized_nats * (step > 200) * (name == "fives")
+        held = loss[at] + 0.3 + more
+        parts = [series(TRAIN, step, train * size / 5), series(C4, step[at], held * size / 5)]
+        if bits:
+            bpb = C4.replace("ce_nats", "bpb")
+            parts.append(series(bpb, step[at], held / 5 / np.log(2)))
+        path = write(tmp_path / f"{name}.csv", rows({name: parts}))
+        done = CliRunner().invoke(
+            reference_cli.reference, ["add", str(path), "--name", name, "--tokenizer", name]
+        )
+        assert done.exit_code == 0, done.output
+    return "fives", "fours"
+
+
+def test_f26_nats_a_token_of_two_tokenizers_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    run, against = cut_in_other_tokens(tmp_path, bits=False)
+    found = judged(run, reference=against).verdict
+    assert (found.verdict, found.reference) == ("recipe_differs", None)
+    said = " ".join(found.reasons)
+    assert "'tokenizer': 'fives' against 'fours'" in said
+    assert f"compare bits per byte, {C4.replace('ce_nats', 'bpb')}" in said
+
+
+@pytest.mark.parametrize(
+    ("worse", "name"), [(0.0, "healthy"), (0.1, "behind_reference"), (-0.1, "ahead_of_reference")]
+)
+def test_f26_with_bits_per_byte_of_both_the_holdouts_are_compared(
+    tmp_path: Path, worse: float, name: str
+) -> None:
+    run, against = cut_in_other_tokens(tmp_path, bits=True, worse_nats=worse)
+    found = judged(run, reference=against)
+    assert (found.verdict.verdict, found.verdict.basis) == (name, "holdout only")
+    # Nats a token stand 0.6 apart; in bytes, the gap is what it is in the run's own tokens.
+    assert found.verdict.holdout_gap_nats == pytest.approx(worse, abs=1e-6)
+    assert found.verdict.reasons[0] == (
+        "tokenizers differ ('fives' against 'fours'): holdout losses are compared by bits per "
+        "byte, shown in nats per token of the run's tokenizer; train losses cannot be compared"
+    )
+    assert found.record["evidence"]["compared_by"] == C4.replace("ce_nats", "bpb")
+
+
+@pytest.mark.parametrize(
+    ("bytes_of", "name"),
+    [
+        ("UTF-8 bytes", "healthy"),
+        ("UTF-8 bytes of the tokens scored", "recipe_differs"),  # which are other texts
+    ],
+)
+def test_f26_runs_of_a_store_are_compared_by_the_bytes_of_whole_texts(
+    tmp_path: Path, bytes_of: str, name: str
+) -> None:
+    nats = "eval/lm/synthetic-validation/ce_nats"
+    with Store.open(tmp_path / "evalmon.sqlite", clock=lambda: 0.0) as store:
+        for run_name, size in (("clean", 5.0), ("double-sharded", 4.0)):
+            run = synthetic_store.describe(tmp_path, run_name)
+            synthetic_store.write_log(run)
+            run.save()
+            store.register(run, {"holdout": "synthetic"})
+            for step in range(10, 201, 10):
+                (base, *_) = synthetic_store.evaluations(run, step)
+                ce = replace(identity("synthetic", "ce_nats"), tokenizer=run_name)
+                bpb = replace(ce, metric="bpb", normalization=bytes_of)
+                loss = synthetic_store.holdout_nats(step)
+                scores = (
+                    Score(nats, loss * size / 5, 0.01, 100, ce),
+                    Score(nats.replace("ce_nats", "bpb"), loss / 5 / np.log(2), 0.01, 100, bpb),
+                )
+                store.append_evaluation(replace(base, scores=scores))
+    found = judged(tmp_path / "clean", reference="double-sharded", profile="short")
+    assert found.verdict.verdict == name
+    if name == "healthy":
+        assert found.verdict.basis == "holdout only"
+        assert found.verdict.holdout_gap_nats == pytest.approx(0.0, abs=1e-9)
+        assert found.verdict.reasons[0].startswith("tokenizers differ (clean against double-sha")
+    else:
+        assert any("compare bits per byte" in reason for reason in found.verdict.reasons)
+
+
+def test_f26_the_runs_own_train_loss_still_speaks(tmp_path: Path) -> None:
+    run, against = cut_in_other_tokens(tmp_path, bits=True, memorized_nats=0.2)
+    found = judged(run, reference=against).verdict
+    assert found.verdict == "memorization_suspected"
+    assert found.basis == "train and holdout"
+
+
 # F28: a sampled export taken for the full one.
 
 
@@ -95,7 +191,7 @@ def test_f28_500_random_rows_get_none(tmp_path: Path, seed: int) -> None:
     frame = history()
     held = frame["eval/lm/c4_en-validation/CE loss"].notna()
     drawn = pd.concat([frame[held], frame[~held].sample(480, random_state=seed)])
-    verdict = judged(export(tmp_path, drawn.sort_values("_step"))).verdict
+    verdict = judged(export(tmp_path, pd.DataFrame(drawn).sort_values(by="_step"))).verdict
     assert (verdict.verdict, verdict.alarm_tokens) == ("not_enough_data", None)
     assert "train loss is sampled, not whole" in verdict.reasons[0]
     assert "first and last step may be missing" in verdict.reasons[0]
@@ -267,7 +363,9 @@ def test_f32_a_reference_of_two_points_is_no_reference_between_them(
                    planned_tokens=LENGTH * STEP_TOKENS)  # fmt: skip
     assert (found.verdict.verdict, found.verdict.tokens) == ("not_enough_data", 320_000)
     assert (found.record["evidence"]["evaluations"], found.verdict.alarm_tokens) == (0, None)
-    assert any("no reference here" in reason for reason in found.verdict.reasons)
+    assert f"no reference here: its {C4} has no point between 117,000 and 330,000 tokens" in (
+        found.verdict.reasons
+    )
 
 
 def test_f32_a_hole_in_a_reference_is_not_bridged_and_the_message_says_where(
@@ -288,11 +386,33 @@ def test_f32_a_hole_in_a_reference_is_not_bridged_and_the_message_says_where(
     plan = LENGTH * STEP_TOKENS
     within = judged(path, run_name="within", reference="holed", planned_tokens=plan)
     assert within.verdict.verdict == "not_enough_data"
-    assert "no reference here" in within.verdict.reasons[0]
-    assert "600,000" in within.verdict.reasons[0]
+    assert within.verdict.reasons[0] == (
+        f"no reference here: its {C4} has no point between 400,000 and 710,000 tokens"
+    )
     beyond = judged(path, run_name="beyond", reference="holed", planned_tokens=plan)
     assert (beyond.verdict.verdict, beyond.verdict.alarm_tokens) == ("healthy", None)
     assert beyond.record["evidence"]["evaluations"] < 75  # none of the 30 within the hole
+
+
+@pytest.mark.parametrize(("lacking", "until"), [(TRAIN, "701,000"), (C4, "710,000")])
+def test_f32_each_loss_of_a_reference_may_have_the_hole(
+    tmp_path: Path, lacking: str, until: str
+) -> None:
+    """Of train loss alone, and of the holdout where it is all there is."""
+    run = scheduled(annealed=False, rated=False)
+    held = {part.metric: part for part in run}
+    part = held[lacking]
+    kept = (part.steps <= 400) | (part.steps > 700)
+    holed = series(lacking, part.steps[kept], part.values[kept])
+    theirs = [holed, held[C4]] if lacking == TRAIN else [holed]
+    ours = [part.until(600) for part in run]
+    path = write(tmp_path / "t.csv", rows({"ours": ours, "holed": theirs}))
+    found = judged(path, run_name="ours", reference="holed", planned_tokens=LENGTH * STEP_TOKENS)
+    assert found.verdict.verdict == "not_enough_data"
+    assert (
+        f"no reference here: its {lacking} has no point between 400,000 and {until} tokens"
+        in found.verdict.reasons
+    )
 
 
 # F33: train loss falls because data comes again.

@@ -20,7 +20,7 @@ FIELDS = {
     "onset_tokens", "alarm_tokens", "channel", "unmatched_nats", "low", "high",
     "matched_fraction", "slope", "train_gap_nats", "holdout_gap_nats", "tolerance_nats", "tasks",
     "literal", "evidence", "reasons", "planned_tokens", "planned_tokens_source", "findings",
-    "notes",
+    "notes", "data_changes",
 }  # fmt: skip
 HEAVY = {"jax", "pandas", "plotly", "scipy", "sqlalchemy", "torch"}
 

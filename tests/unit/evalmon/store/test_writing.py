@@ -77,6 +77,8 @@ def test_an_evaluation_comes_back_whole(
     bare = replace(stored.scores[0], item_ids=(), item_values=(), item_weights=())
     assert found == replace(stored, scores=(bare,))
     assert store.scores("tiny", 10, items=False) == (bare,)
+    assert store.items("tiny", bare.metric) == {10: stored.scores[0]}
+    assert store.items("tiny", "eval/lm/other-validation/ce_nats") == {}
     assert [(point.step, point.result) for point in store.probes("tiny")] == [(10, probe)]
 
 
