@@ -32,9 +32,10 @@ test: $(VENV)/.test  ## All tests: also torch, Chromium, real processes; in two 
 		wait $$processes; second=$$?; cat $(VENV)/processes.log; \
 		exit $$((first || second))
 
-benchmarks: $(VENV)/.test  ## Operating characteristics, speed ratios, memory (about 40 minutes).
+benchmarks: $(VENV)/.test  ## Operating characteristics, speed ratios, memory (about an hour).
 	$(BIN)/python -m tests.benchmarks.startup
-	$(BIN)/python -m tests.benchmarks.detection --json
+	$(BIN)/python -m tests.benchmarks.detection
+	$(BIN)/python -m tests.benchmarks.compare
 	$(BIN)/python -m tests.benchmarks.parity
 	$(BIN)/python -m tests.benchmarks.train
 	$(BIN)/python -m tests.benchmarks.convert

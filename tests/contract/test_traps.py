@@ -20,7 +20,7 @@ from evalmon.comparing import CompareOptions, Comparison, compare
 from evalmon.config import ComparisonSettings
 from evalmon.evidence import build_case
 from evalmon.run_evidence import RunEvidence
-from evalmon.types import CheckpointRef, Curve, ProbeResult, RunCurves, Series, VerdictName
+from evalmon.types import CheckpointRef, ProbeResult, RunCurves, VerdictName
 from evalmon.verdict import judge
 from tests.unit.evalmon.drawn_runs import write
 
@@ -305,13 +305,3 @@ def test_the_published_tables_are_judged_as_what_ships_is(table: str, name: str)
         theirs = judged("ladder-190m-10xc-constant-lr", reference="ladder-190m-10xc").verdict
     assert own.verdict == theirs.verdict
     assert own.holdout_gap_nats == pytest.approx(theirs.holdout_gap_nats, abs=1e-9)
-
-
-def test_curve_and_series_are_what_the_tests_change() -> None:
-    """A guard: what ships holds both losses of both runs."""
-    for name in (OLMO2, OLMO3):
-        for metric in (TRAIN, C4):
-            found = curves(name).curves[metric]
-            assert isinstance(found, Curve)
-            assert isinstance(found.series, Series)
-            assert len(found.series) > 100
