@@ -47,6 +47,10 @@ from evalmon.types import (
 __all__ = ["Case", "build_case"]
 
 _NOT_TRUSTED = "the holdout loss of this evaluation cannot be trusted, so no verdict is given"
+_NO_TRAIN_LOSS = (
+    "the reference has no train loss: the run's two losses are judged against its own earlier "
+    "evaluations, its holdout loss alone against the reference"
+)
 _NAMED = 5  # steps named in a note
 
 
@@ -143,6 +147,8 @@ def build_case(
     if likeness.offsets and used:
         notes = (*notes, *likeness.offsets)
         profile = widened(profile, likeness.offset_nats) if same_recipe else profile
+    if used and len(train) and not len(used.train):
+        notes = (*notes, _NO_TRAIN_LOSS)
     left_out = evaluator_trust.untrusted_steps(evidence.trust) if evidence.trust else ()
     if left_out:
         notes = (*notes, _left_out(left_out))
@@ -164,6 +170,8 @@ def build_case(
         curve = replace(curve, enough_data=False, reason=_NOT_TRUSTED)
     unjudged = (
         unjudged
+        or evidence.withheld
+        or (used.withheld if used else "")
         or withheld.nowhere_finite(evidence, step)
         or withheld.sampled(evidence, used, profile)
         or withheld.broken(evidence, used)

@@ -8,10 +8,13 @@ import numpy as np
 from evalmon.detectors import probe
 from evalmon.detectors.curve import CurveResult
 from evalmon.evidence import Case
-from evalmon.types import Finding, VerdictName
+from evalmon.types import Finding, FloatArray, VerdictName
 
 __all__ = ["Numbers", "reasons"]
 
+_BEFORE = 5  # evaluations that the last one is held against
+_STANDS_OUT_NATS = 0.05  # five times the largest bump of a sound 7B run
+_STANDS_OUT_SPREADS = 8.0
 _EPOCH = 0.01  # an onset this near a planned epoch boundary is said to lie at it
 
 
@@ -46,11 +49,43 @@ class Numbers:
             train_gap=train,
             holdout_gap=holdout,
             unmatched=unmatched,
-            low=float(curve.low[-1]),
-            high=float(curve.high[-1]),
+            low=_end(curve.low),
+            high=_end(curve.high),
             matched_fraction=1 + unmatched / train if train < 0 else None,
             tolerance=tolerance if np.isfinite(tolerance) else None,
         )
+
+
+def _end(bounds: FloatArray) -> float | None:
+    """Return an end of the interval now, None where fewer than three evaluations tell of noise."""
+    return float(bounds[-1]) if len(bounds) > 2 and np.isfinite(bounds[-1]) else None
+
+
+def _stands_out(case: Case) -> str:
+    """Say that the last holdout loss lies far from those just before it, or ""."""
+    values = case.curve.points.holdout
+    if len(values) < _BEFORE + 1:
+        return ""
+    before = values[-_BEFORE - 1 : -1]
+    away = float(values[-1] - np.median(before))
+    spread = float(np.median(np.abs(before - np.median(before))))
+    if abs(away) <= max(_STANDS_OUT_NATS, _STANDS_OUT_SPREADS * spread):
+        return ""
+    return (
+        f"the last evaluation stands out: holdout loss {away:+.3f} nats off the {_BEFORE} "
+        "before it; score it again before anything is concluded"
+    )
+
+
+def _both_rose(case: Case, numbers: Numbers) -> str:
+    """Say that both losses of a run judged alone lie above its baseline, or ""."""
+    train, holdout = numbers.train_gap or 0.0, numbers.holdout_gap or 0.0
+    if case.curve.mode != "free" or min(train, holdout) <= case.gap_nats:
+        return ""
+    return (
+        f"both losses are higher than at the baseline (train {train:+.3f}, holdout {holdout:+.3f} "
+        "nats): no divergence of the two, but look at the run"
+    )
 
 
 def _opening(case: Case, name: VerdictName, numbers: "Numbers") -> list[str]:
@@ -99,6 +134,7 @@ def reasons(
             f"a probe of {case.probe.mean_nats:+.3f} nats can no longer be verified: the id log it "
             "drew from is missing or has changed, so it does not count"
         )
+    said.extend(filter(None, (_both_rose(case, numbers), _stands_out(case))))
     if case.pre_alarm and not alarmed:
         said.append(
             f"pre-alarm: train loss alone fell by {case.pre_alarm.drop_nats:.3f} nats since about "
@@ -145,10 +181,12 @@ _HEADLINES = {
 def _within(numbers: Numbers, curve: CurveResult) -> str:
     """State what was tolerated."""
     against = "the reference" if curve.mode != "free" else "its own earlier evaluations"
+    between = ""
+    if numbers.low is not None and numbers.high is not None:
+        between = f" (95 % interval {numbers.low:+.3f} to {numbers.high:+.3f})"
     return (
-        f"no unmatched drop against {against}: r = {numbers.unmatched:+.3f} nats (95 % interval "
-        f"{numbers.low:+.3f} to {numbers.high:+.3f}); the {curve.profile} profile tolerates "
-        f"{numbers.tolerance:.3f}"
+        f"no unmatched drop against {against}: r = {numbers.unmatched:+.3f} nats{between}; the "
+        f"{curve.profile} profile tolerates {numbers.tolerance:.3f}"
     )
 
 

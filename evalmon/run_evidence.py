@@ -54,6 +54,7 @@ class RunEvidence:
         probe_checkpoint: the checkpoint it was taken at.
         tasks: how its task accuracies stand against the reference's, none when not compared.
         trust: what tells whether the scores can be believed, None without any.
+        withheld: why no verdict may rest on it, "" where one may.
         latest: whether nothing was evaluated after it: then the rest of the log may be looked at.
     """
 
@@ -67,6 +68,7 @@ class RunEvidence:
     probe_checkpoint: CheckpointRef | None = None
     tasks: tuple[TaskDifference, ...] = ()
     trust: TrustEvidence | None = None
+    withheld: str = ""
     latest: bool = False
 
     @property

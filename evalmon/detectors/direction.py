@@ -85,7 +85,10 @@ def look(
     if profile.level and plan.mode == "level":
         return _level(points, profile, plan, r, local.sigma, evidence)
     if profile.shift:
-        return _shift(points, profile.shift, plan, r, held)
+        settings = profile.shift
+        if sign < 0:
+            settings = replace(settings, tolerance_nats=settings.mirror_tolerance_nats)
+        return _shift(points, settings, plan, r, held)
     return Direction(x, r - base, local.sigma, tuple(evidence), base, *span, anchored=False)
 
 
@@ -150,7 +153,16 @@ def _shift(
     own = r[start:after] if after > start else r
     base = float(np.median(own)) if len(own) else 0.0
     sigma = np.hypot(points.noise, settings.holdout_noise_nats)
+    sigma = np.where(sigma > 0, sigma, _spread_so_far(r))
     return Direction(r - base, r - base, sigma, (found,), base, start, after, anchored=False)
+
+
+def _spread_so_far(r: FloatArray) -> FloatArray:
+    """Return [n] spread of one r from differences of neighbors so far, infinite before three."""
+    result = np.full(len(r), np.inf)
+    for k in range(2, len(r)):
+        result[k] = float(np.std(np.diff(r[: k + 1]))) / np.sqrt(2)
+    return result
 
 
 def _start(points: Points, plan: Plan, fraction: float, warmups: float) -> int:

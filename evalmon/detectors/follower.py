@@ -80,6 +80,10 @@ class Follower:
         points, reason = measuring.join(self._parts), part.reason
         if inputs.thinned and len(points) and reason == measuring.UNREACHED:
             reason = ""
+        uncovered = np.concatenate([item.uncovered for item in self._parts])
+        reason = reason or unmatched_drop.baseline_missing(
+            points, np.unique(uncovered), inputs, self._profile
+        )
         self.result = unmatched_drop.decide(inputs, self._profile, points, reason, self._vet())
         # What comes next needs train points that no window has used, and evaluations around them.
         train, begin = _tail(inputs.train, part.used), len(inputs.holdout) - 1

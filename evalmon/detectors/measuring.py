@@ -31,6 +31,7 @@ class Measured:
         moves: [n] median |difference of neighbors| in each evaluation's window, NaN where it
             holds one point.
         counts: [n] train points of the window.
+        uncovered: tokens of evaluations at which the reference has no holdout loss.
         used: train points that belong to a window.
         reason: why the last evaluation is not among the points, or "".
     """
@@ -38,11 +39,12 @@ class Measured:
     points: Points
     moves: FloatArray
     counts: IntArray
+    uncovered: IntArray
     used: int
     reason: str
 
 
-def measure(inputs: CurveInputs, profile: Profile) -> tuple[Points, str]:
+def measure(inputs: CurveInputs, profile: Profile) -> tuple[Points, str, IntArray]:
     """Bring train and holdout of run and reference onto the run's evaluations.
 
     Args:
@@ -50,10 +52,11 @@ def measure(inputs: CurveInputs, profile: Profile) -> tuple[Points, str]:
         profile: the profile (whether the holdout is centered).
 
     Returns:
-        The evaluations that can be judged, and why the last one is not among them, or "".
+        The evaluations that can be judged; why the last one is not among them, or ""; and tokens
+        of evaluations at which the reference has no holdout loss.
     """
     found = measure_part(inputs, profile)
-    return join([found]), found.reason
+    return join([found]), found.reason, found.uncovered
 
 
 def join(parts: Sequence[Measured]) -> Points:
@@ -122,6 +125,7 @@ def measure_part(
         points,
         series.window_moves(between.values, within)[inside],
         (within.stop - within.start)[inside],
+        np.setdiff1d(holdout.tokens, gap.tokens),
         int(np.searchsorted(run.steps, between.steps[within.stop[-1] - 1], side="right"))
         if len(within)
         else 0,

@@ -156,6 +156,8 @@ class ShiftSettings:
         earlier: fewest evaluations in the median.
         points: fewest evaluations of the run altogether.
         tolerance_nats: shift that a sound run's drift may show.
+        mirror_tolerance_nats: the same of the mirrored rule: early on, and where a learning rate
+            falls late, holdout loss moves further than train loss by as much as a tenth.
         z: standard errors of the run's own window noise tolerated beyond it.
         holdout_noise_nats: noise of one holdout score, added to it.
     """
@@ -166,6 +168,7 @@ class ShiftSettings:
     earlier: int = 3
     points: int = 6
     tolerance_nats: float = 0.05
+    mirror_tolerance_nats: float = 0.15
     z: float = 4.0
     holdout_noise_nats: float = 0.0
 
@@ -367,6 +370,11 @@ def widened(profile: Profile, nats: float) -> Profile:
             free_early_nats=slow.free_early_nats + nats,
         ),
         level=level and replace(level, tolerance_nats=level.tolerance_nats + nats),
-        shift=shift and replace(shift, tolerance_nats=shift.tolerance_nats + nats),
+        shift=shift
+        and replace(
+            shift,
+            tolerance_nats=shift.tolerance_nats + nats,
+            mirror_tolerance_nats=shift.mirror_tolerance_nats + nats,
+        ),
         gap_nats=profile.gap_nats + nats,
     )

@@ -19,9 +19,9 @@ from evalmon.detectors.curve import CurveInputs, CurveResult, Plan, Points
 from evalmon.detectors.direction import Direction, look
 from evalmon.detectors.measuring import measure
 from evalmon.detectors.profiles import Profile
-from evalmon.types import Finding, FloatArray, Series
+from evalmon.types import Finding, FloatArray, IntArray, Series
 
-__all__ = ["decide", "detect", "finding", "judge_points", "reference_until"]
+__all__ = ["baseline_missing", "decide", "detect", "finding", "judge_points", "reference_until"]
 
 _INTERVAL = 1.96
 _CHANNEL_MEANING = {
@@ -42,7 +42,8 @@ def detect(inputs: CurveInputs, profile: Profile) -> CurveResult:
     Returns:
         The result; ``enough_data`` is False when the last evaluation cannot be judged.
     """
-    points, reason = measure(inputs, profile)
+    points, reason, uncovered = measure(inputs, profile)
+    reason = reason or baseline_missing(points, uncovered, inputs, profile)
     vetted = None
     if inputs.reference_holdout is not None:
         own = reference_until(inputs, inputs.holdout)
@@ -77,6 +78,29 @@ def decide(
     # At equal recipes a disturbed reference can hide or mimic the opposite sign alone.
     kept = result.alarm if plan.mode == "level" and vetted.mirrored is None else None
     return replace(result, alarm=kept, mirrored=None, enough_data=False, reason=disturbed)
+
+
+def baseline_missing(
+    points: Points, uncovered: IntArray, inputs: CurveInputs, profile: Profile
+) -> str:
+    """Say that the reference lacks most of the baseline that the run has, or "".
+
+    Args:
+        points: evaluations that can be judged.
+        uncovered: tokens of those at which the reference has no holdout loss.
+        inputs: the schedule.
+        profile: where the baseline lies.
+    """
+    settings, plan = profile.baseline, inputs.planned_tokens
+    begin = max(settings.start_fraction * plan, settings.warmups * inputs.warmup_tokens)
+    end = settings.end_fraction * plan
+    missing = int(((uncovered >= begin) & (uncovered <= end)).sum())
+    if missing <= int(((points.tokens >= begin) & (points.tokens <= end)).sum()):
+        return ""
+    return (
+        f"the reference has no points for {missing} of the run's evaluations in the baseline "
+        f"({begin:,.0f} to {end:,.0f} tokens): choose one that reaches back as far"
+    )
 
 
 def reference_until(inputs: CurveInputs, holdout: Series) -> CurveInputs:

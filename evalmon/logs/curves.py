@@ -12,7 +12,7 @@ import numpy as np
 
 from evalmon import sampling, tags
 from evalmon.errors import ConfigError, DataError
-from evalmon.logs.points import NO_TOKENS, Found, Points, Reading, settled
+from evalmon.logs.points import NO_TOKENS, Found, Points, Reading, nonfinite_note, settled
 from evalmon.types import Curve, RunCurves, Sampling, Series
 
 __all__ = ["curves_of"]
@@ -50,7 +50,6 @@ def curves_of(reading: Reading, points: Sequence[Points]) -> RunCurves:
     for name, part in settled(reading, parts, lead, found).items():
         whole = _finite(name, _with_tokens(reading, part), found)
         if len(whole.steps) == 0:
-            found.notes.append(f"{part.tag} holds no finite value: it has no curve")
             continue
         _check_tokens(reading, whole)
         tag = known[name][0]
@@ -139,11 +138,13 @@ def _with_tokens(reading: Reading, part: Points) -> Points:
 
 
 def _finite(name: str, part: Points, found: Found) -> Points:
-    """Set aside values that are no number."""
+    """Set aside values that are no number, and say so."""
     finite = np.isfinite(part.values)
     if bool(finite.all()):
         return part
-    found.nonfinite.extend((int(step), name) for step in part.steps[~finite])
+    steps = part.steps[~finite]
+    found.nonfinite.extend((int(step), name) for step in steps)
+    found.notes.append(nonfinite_note(name, steps, every=not bool(finite.any())))
     return part.take(np.flatnonzero(finite))
 
 

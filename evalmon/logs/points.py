@@ -14,13 +14,18 @@ from evalmon import restarts
 from evalmon.errors import DataError
 from evalmon.types import FloatArray, IntArray
 
-__all__ = ["NO_TOKENS", "Found", "Points", "Reading", "settled"]
+__all__ = ["NO_TOKENS", "Found", "Points", "Reading", "nonfinite_note", "settled"]
 
 NO_TOKENS = int(np.iinfo(np.int64).min)
 """Stands for an empty cell in a column of tokens."""
 
 _REWINDS = 1 / 3
 """More rows than this share going back is no order a run was logged in."""
+_MOST_RESTARTS = 200
+"""More places that go back than this are no restarts of one run."""
+_GOOD_PART = 1 / 2
+"""Share of what a restart would throw away that it must have logged again by the end of the file.
+Rows pasted behind a table hold less of it; a run that has just resumed needs a clock to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,15 +134,18 @@ def settled(
     rewinds: tuple[_Rewind, ...] = ()
     if lead:
         part = _in_order(reading, parts[lead], found, by_clock=True)
-        rewinds = _rewinds(part)
-        result[lead] = _resolved(_without_copies(reading, part, rewinds, found), found)
+        logged = _is_log_order(part)
+        rewinds = _rewinds(part) if logged else ()
+        part = _without_copies(reading, part, rewinds, found, neighbors=logged)
+        result[lead] = _resolved(part, found)
     for name in parts:
         if name == lead:
             continue
         part = _in_order(reading, parts[name], found, by_clock=False)
+        logged = part.clock is not None if lead else _is_log_order(part)
         if lead:
             part = _without_abandoned(part, rewinds, int(result[lead].steps[-1]), found)
-        part = _without_copies(reading, part, rewinds, found)
+        part = _without_copies(reading, part, rewinds, found, neighbors=logged)
         result[name] = _last_copies(part, found) if lead else _resolved(part, found)
     return {name: result[name] for name in parts}
 
@@ -171,10 +179,8 @@ def _in_order(reading: Reading, part: Points, found: Found, *, by_clock: bool) -
 
 
 def _rewinds(part: Points) -> tuple[_Rewind, ...]:
-    """Return where a metric's steps go back, in the order it was logged."""
+    """Return where a metric's steps go back, of rows in the order they were logged."""
     back = np.flatnonzero(np.diff(part.steps) < 0)
-    if len(back) == 0 or not _is_log_order(part):
-        return ()
     at = part.rows if part.clock is None else part.clock
     reached = np.maximum.accumulate(part.steps)
     return tuple(
@@ -199,7 +205,11 @@ def _without_abandoned(
         keep &= (part.steps <= last_step) | (part.steps > rewind.reached)
     if bool(keep.all()):
         return part
-    found.superseded += int(np.count_nonzero(~keep))
+    left = int(np.count_nonzero(~keep))
+    found.superseded += left
+    found.notes.append(
+        f"{part.tag}: {left} points of a branch that a restart gave up were left behind"
+    )
     return part.take(np.flatnonzero(keep))
 
 
@@ -219,14 +229,20 @@ def _last_copies(part: Points, found: Found) -> Points:
 
 
 def _without_copies(
-    reading: Reading, part: Points, rewinds: tuple[_Rewind, ...], found: Found
+    reading: Reading,
+    part: Points,
+    rewinds: tuple[_Rewind, ...],
+    found: Found,
+    *,
+    neighbors: bool,
 ) -> Points:
-    """Drop rows that stand there twice alike; refuse a step with two values no restart explains."""
+    """Drop rows that stand there twice alike; refuse a step with two values no restart explains.
+
+    In the order of a log (``neighbors``) only neighbors are unexplained copies; else all are.
+    """
     if bool((np.diff(part.steps) > 0).all()):
         return part
-    logged = _is_log_order(part)
-    # In the order of a log only neighbors are unexplained copies; in any other, all are.
-    order = np.arange(len(part.steps)) if logged else np.argsort(part.steps, kind="stable")
+    order = np.arange(len(part.steps)) if neighbors else np.argsort(part.steps, kind="stable")
     one, two = order[:-1], order[1:]
     twice = part.steps[one] == part.steps[two]
     one, two = one[twice], two[twice]
@@ -237,23 +253,30 @@ def _without_copies(
     repeated = np.zeros(len(one), np.bool_)
     for rewind in rewinds:
         repeated |= (part.steps[one] >= rewind.step) & (part.steps[one] <= rewind.reached)
-    for i in np.flatnonzero(~alike & ~repeated)[:1]:
-        a, b = sorted((int(one[i]), int(two[i])))
-        raise DataError(
-            f"{reading.source}: {reading.place(int(part.rows[a]))} and "
-            f"{reading.place(int(part.rows[b]))}: step {part.steps[a]} of {part.tag} twice, with "
-            f"{_point(part, a)} and {_point(part, b)}: keep the one that counts; if a restart "
-            "logged it again, keep the rows in the order they were logged or add a column "
-            "'wall_time' in seconds"
-        )
+    wrong = np.flatnonzero(~alike & ~repeated)
+    if len(wrong):
+        raise _two_values(reading, part, (int(one[wrong[0]]), int(two[wrong[0]])), len(wrong))
     dropped = one[alike & ~repeated]
     if len(dropped):
         found.notes.append(f"{part.tag}: {len(dropped)} rows that repeat another were left out")
-    part = part if logged else part.take(order)
-    if not logged:
+        part = part.take(np.delete(np.arange(len(part.steps)), dropped))
+    if not neighbors and not rewinds and bool((np.diff(part.steps) < 0).any()):
         found.notes.append(f"{part.tag}: rows are not in order of step, and were sorted")
-        dropped = np.flatnonzero(np.diff(part.steps) == 0)
-    return part.take(np.delete(np.arange(len(part.steps)), dropped))
+        part = part.take(np.argsort(part.steps, kind="stable"))
+    return part
+
+
+def _two_values(reading: Reading, part: Points, at: tuple[int, int], count: int) -> DataError:
+    """Return the refusal of a step with two values that no restart explains."""
+    a, b = sorted(at)
+    more = f" (the first of {count} such steps)" if count > 1 else ""
+    return DataError(
+        f"{reading.source}: {reading.place(int(part.rows[a]))} and "
+        f"{reading.place(int(part.rows[b]))}: step {part.steps[a]} of {part.tag} twice{more}, with "
+        f"{_point(part, a)} and {_point(part, b)}, and no restart that goes on from there: remove "
+        "one copy; if a restart logged it again, add a column 'wall_time' in seconds (in an "
+        "export of W&B '_timestamp')"
+    )
 
 
 def _is_log_order(part: Points) -> bool:
@@ -261,9 +284,32 @@ def _is_log_order(part: Points) -> bool:
     if part.clock is not None:
         return True
     back = np.flatnonzero(np.diff(part.steps) < 0) + 1
-    return len(back) <= _REWINDS * len(part.steps) and bool(
-        (part.steps[back] >= part.steps[0]).all()
-    )
+    if len(back) > min(_REWINDS * len(part.steps), _MOST_RESTARTS):
+        return False
+    if not bool((part.steps[back] >= part.steps[0]).all()):
+        return False
+    return all(_goes_on(part.steps[:at], part.steps[at:]) for at in back.tolist())
+
+
+def _goes_on(old: IntArray, new: IntArray) -> bool:
+    """Return whether rows logged after the steps went back are a run that resumed.
+
+    A run that resumed logs again what it threw away, at every step or more seldom, and runs on.
+    Rows pasted behind others do not, nor does a whole table that stands there twice.
+    """
+    first, reached = int(new[0]), int(old.max())
+    before = len(np.unique(old[old >= first]))
+    again = np.unique(new[(new >= first) & (new <= reached)])
+    if first <= int(old.min()) and int(new.max()) == reached and len(again) == before:
+        return False
+    if len(again) >= _GOOD_PART * before:
+        return True
+    beyond = new > reached
+    if len(again) < 2 or not bool(beyond.any()):
+        return False
+    joint = int(np.argmax(beyond))  # logged more seldom than before, yet without a hole
+    stretch = np.unique(new[:joint])
+    return len(stretch) > 1 and int(new[joint] - stretch[-1]) <= 2 * int(np.diff(stretch).max())
 
 
 def _point(part: Points, at: int) -> str:
@@ -294,3 +340,25 @@ def _continuity(part: Points, resolved: restarts.Resolved) -> str:
     if found is None:
         return ""
     return f"; at {len(found.steps)} steps logged twice the later value is {found.difference:+.4g}"
+
+
+def nonfinite_note(metric: str, steps: IntArray, *, every: bool) -> str:
+    """Return what to say of a metric's values that are not finite.
+
+    Args:
+        metric: canonical name.
+        steps: [n] the steps of these values, n >= 1, rising.
+        every: the metric has no other value.
+
+    Example:
+        >>> nonfinite_note("train/ce_nats", np.array([1000, 2000]), every=False)
+        'train/ce_nats: 2 values are NaN or infinite, from step 1,000 to 2,000; they are left out'
+    """
+    first, last = int(steps[0]), int(steps[-1])
+    where = f"from step {first:,} to {last:,}" if len(steps) > 1 else f"at step {first:,}"
+    if every:
+        all_of = f"all {len(steps):,} values are" if len(steps) > 1 else "its one value is"
+        return f"{metric}: {all_of} NaN or infinite, {where}: it has no curve"
+    if len(steps) > 1:
+        return f"{metric}: {len(steps):,} values are NaN or infinite, {where}; they are left out"
+    return f"{metric}: 1 value is NaN or infinite, {where}; it is left out"
