@@ -7,10 +7,11 @@ import numpy as np
 
 from evalmon.detectors import probe
 from evalmon.detectors.curve import CurveResult
+from evalmon.detectors.profiles import profile_named
 from evalmon.evidence import Case
 from evalmon.types import Finding, FloatArray, VerdictName
 
-__all__ = ["Numbers", "reasons"]
+__all__ = ["Numbers", "moved", "reasons"]
 
 _BEFORE = 5  # evaluations that the last one is held against
 _STANDS_OUT_NATS = 0.05  # five times the largest bump of a sound 7B run
@@ -56,6 +57,17 @@ class Numbers:
         )
 
 
+def moved(curve: CurveResult, gaps: FloatArray) -> float:
+    """Return a gap to the reference now: since the baseline, or as it stands.
+
+    It stands for itself at equal recipes, and where holdout losses are all there is.
+    """
+    now = float(np.median(gaps[-profile_named(curve.profile).gap_evaluations :]))
+    if curve.mode in ("level", "holdout"):
+        return now
+    return now - float(np.median(gaps[slice(*curve.span)]))
+
+
 def _end(bounds: FloatArray) -> float | None:
     """Return an end of the interval now, None where fewer than three evaluations tell of noise."""
     return float(bounds[-1]) if len(bounds) > 2 and np.isfinite(bounds[-1]) else None
@@ -97,11 +109,21 @@ def _opening(case: Case, name: VerdictName, numbers: "Numbers") -> list[str]:
         return list(case.incomparable)
     if name is VerdictName.NOT_ENOUGH_DATA:
         return [curve.reason]
-    if name is VerdictName.HEALTHY and curve.mode == "holdout":
-        return [_close(numbers, case)]
-    if name is VerdictName.HEALTHY and numbers.unmatched is not None:
-        return [_within(numbers, curve)]
+    if name is VerdictName.HEALTHY and (curve.mode == "holdout" or numbers.unmatched is not None):
+        return [_close(numbers, case) if curve.mode == "holdout" else _within(numbers, curve)]
+    if name in (VerdictName.AHEAD_OF_REFERENCE, VerdictName.BEHIND_REFERENCE):
+        return [f"{_HEADLINES[name]}: {_gaps(curve)}"]
     return [_HEADLINES[name]] if name in _HEADLINES else []
+
+
+def _gaps(curve: CurveResult) -> str:
+    """Say how run and reference stand to each other."""
+    holdout = moved(curve, curve.points.holdout_gap)
+    if curve.mode == "holdout":
+        return f"holdout loss {holdout:+.3f} nats"
+    train = moved(curve, curve.points.train_gap)
+    since = "" if curve.mode == "level" else ", since the baseline"
+    return f"train loss {train:+.3f}, holdout loss {holdout:+.3f} nats{since}"
 
 
 def reasons(

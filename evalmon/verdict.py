@@ -13,17 +13,15 @@ Policy:
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from evalmon import bands, detectors
 from evalmon.config import ComparisonSettings
 from evalmon.detectors import Observations, probe, task_differences
-from evalmon.detectors.curve import Alarm, CurveResult, Points
+from evalmon.detectors.curve import Alarm, Points
 from evalmon.detectors.profiles import profile_named
 from evalmon.evidence import Case, build_case
-from evalmon.reasons import Numbers, reasons
+from evalmon.reasons import Numbers, moved, reasons
 from evalmon.run_evidence import RunEvidence
-from evalmon.types import Finding, FloatArray, Json, Verdict, VerdictName
+from evalmon.types import Finding, Json, Verdict, VerdictName
 
 __all__ = ["judge", "judge_run"]
 
@@ -156,7 +154,7 @@ def _decide_gaps(case: Case, *, untrained: bool) -> VerdictName:
     if curve.mode == "free":
         return VerdictName.HEALTHY
     margin = case.gap_nats + float(curve.high[-1] - curve.low[-1]) / 2
-    train, holdout = _moved(curve, curve.points.train_gap), _moved(curve, curve.points.holdout_gap)
+    train, holdout = moved(curve, curve.points.train_gap), moved(curve, curve.points.holdout_gap)
     if curve.mode == "holdout":
         train = holdout
     lost = task_differences.summary(case.tasks) == "loss"
@@ -168,17 +166,6 @@ def _decide_gaps(case: Case, *, untrained: bool) -> VerdictName:
     if max(train, holdout) < -margin and matched and not annealed:
         return VerdictName.AHEAD_OF_REFERENCE
     return VerdictName.HEALTHY
-
-
-def _moved(curve: CurveResult, gaps: FloatArray) -> float:
-    """Return a gap to the reference now: since the baseline, or as it stands.
-
-    It stands for itself at equal recipes, and where holdout losses are all there is.
-    """
-    now = float(np.median(gaps[-profile_named(curve.profile).gap_evaluations :]))
-    if curve.mode in ("level", "holdout"):
-        return now
-    return now - float(np.median(gaps[slice(*curve.span)]))
 
 
 def _slope(points: Points) -> float | None:
