@@ -5,15 +5,19 @@ inconclusive, 4 infrastructure. With ``--json`` a command prints one JSON object
 last line on standard output; progress and logs go to standard error.
 """
 
+import errno
 import json
+import os
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from evalmon.audit_cli import audit
-from evalmon.compare_cli import compare
+from evalmon.compare_cli import compare, printable
 from evalmon.errors import ConfigError, EvalmonError, WriteError, exit_code_of
 from evalmon.reference_cli import reference
 
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+_NO_PLACE = frozenset({errno.ENOSPC, errno.EPIPE, errno.EIO, errno.EBADF, errno.EDQUOT})
 
 _RUN = click.argument("run", type=click.Path(path_type=Path))
 _CONFIG = click.option(
@@ -41,11 +47,35 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except EvalmonError as error:
-            click.echo(f"Error: {error}", err=True)
+            _say(error)
             raise SystemExit(error.exit_code) from error
+        except OSError as error:
+            # A stream has no name: every file that is opened by name says which it is.
+            if error.filename is not None or error.errno not in _NO_PLACE:
+                raise
+            _drop_output()
+            unwritten = WriteError(
+                f"output cannot be written ({error.strerror}); make room, or send it elsewhere"
+            )
+            _say(unwritten)
+            raise SystemExit(unwritten.exit_code) from error
         except KeyboardInterrupt as error:
             click.echo("stopped; what was stored is kept", err=True)
             raise SystemExit(_INTERRUPTED) from error
+
+
+def _say(error: EvalmonError) -> None:
+    """Print an error, with what a terminal would act on written out."""
+    for line in f"Error: {error}".split("\n"):
+        click.echo(printable(line), err=True)
+
+
+def _drop_output() -> None:
+    """Let go of what could not be written, which the interpreter would try again at its end."""
+    with suppress(OSError, ValueError, AttributeError):
+        empty = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(empty, sys.stdout.fileno())
+        os.close(empty)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

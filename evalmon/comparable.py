@@ -8,14 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evalmon import across_tokenizers, clean_slice, overlap_reports
+from evalmon import across_tokenizers, clean_slice, overlap_reports, tags
 from evalmon.clean_slice import CleanSlice
-from evalmon.errors import DataError
-from evalmon.run_evidence import RATE_METRIC
+from evalmon.errors import ConfigError, DataError
+from evalmon.run_evidence import RATE_METRIC, TRAIN_METRIC
 from evalmon.sources import Kind, Source
 from evalmon.types import Curve, Json, LeakageReport, Series
 
-__all__ = ["Prepared", "by_bytes", "without_leaked"]
+__all__ = ["Prepared", "by_bytes", "refuse_other_recipe", "without_leaked"]
+
+_SAME_PLAN = 0.05  # share by which two plans of one recipe may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,51 @@ def by_bytes(run: Source, reference: Source, metric: str) -> Prepared | None:
         reasons=(said,),
         evidence={"compared_by": bits},
     )
+
+
+def refuse_other_recipe(run: Source, reference: Source, planned_tokens: int = 0) -> None:
+    """Refuse --same-recipe where what is known of both sides shows two recipes.
+
+    Args:
+        run: the run.
+        reference: its reference.
+        planned_tokens: the run's plan where it was given, 0 for what is recorded.
+
+    Raises:
+        ConfigError: plans, batches of two models, or what their train losses mean, differ.
+    """
+    mine, theirs = run.curves, reference.curves
+    found: list[str] = []
+    own, other = planned_tokens or mine.planned_tokens, theirs.planned_tokens
+    if own and other and abs(own - other) > _SAME_PLAN * max(own, other):
+        found.append(f"planned tokens ({own:,} against {other:,})")
+    steps = mine.tokens_per_step, theirs.tokens_per_step
+    if all(steps) and steps[0] != steps[1]:
+        named = _other_model(run, reference)
+        found += [f"tokens of a step ({steps[0]:,} against {steps[1]:,})", *named] if named else []
+    one, two = (item.curves.get(TRAIN_METRIC) for item in (mine, theirs))
+    if one and two:
+        found += [
+            f"{item.fact} of train loss ({item.mine} against {item.theirs})"
+            for item in tags.differences(one.facts, two.facts)
+            if item.fact != "z_loss"
+        ]
+    if found:
+        raise ConfigError(
+            f"--same-recipe: {mine.name} and {theirs.name} are of other recipes, they differ in "
+            f"{'; '.join(found)}; leave out --same-recipe, or name a reference of the same recipe"
+        )
+
+
+def _other_model(run: Source, reference: Source) -> list[str]:
+    """Return in what two reference curves are known to be of other models."""
+    if not run.kind is reference.kind is Kind.REFERENCE:
+        return []
+    from evalmon import reference as curves
+
+    mine, theirs = curves.find(run.name), curves.find(reference.name)
+    pairs = (("model", mine.model, theirs.model), ("tokenizer", mine.tokenizer, theirs.tokenizer))
+    return [f"{what} ({a} against {b})" for what, a, b in pairs if a and b and a != b]
 
 
 def _tokenizers(run: Source, reference: Source, metric: str, bits: str) -> tuple[str, str] | None:

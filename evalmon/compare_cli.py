@@ -5,18 +5,23 @@ input that cannot be used, 4 for a store that cannot be read.
 """
 
 import json
+import sys
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from evalmon.errors import WriteError
+
 if TYPE_CHECKING:
     from evalmon.comparing import Comparison
     from evalmon.types import Verdict
 
-__all__ = ["compare"]
+__all__ = ["compare", "printable"]
 
 _SHOWN_NATS = 0.005  # a smaller drop has no share worth showing
+_MOST_TOKENS = 10**18
+_NAME_LENGTH = 80
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"))
 
 
@@ -28,6 +33,10 @@ def _whole_tokens(text: str) -> int:
         raise click.BadParameter(
             f"{text!r} is not a number of tokens; write 5930000000000 or 5.93e12"
         ) from None
+    if number.is_finite() and number > _MOST_TOKENS:
+        raise click.BadParameter(
+            f"{text!r} is more than any training has ({_MOST_TOKENS:.0e}); write 5.93e12"
+        )
     if not number.is_finite() or number != number.to_integral_value() or number < 1:
         raise click.BadParameter(f"{text!r} must be a whole number of tokens, at least 1")
     return int(number)
@@ -82,9 +91,11 @@ def compare(*, as_json: bool, **options: Any) -> None:
 
     options["profile"] = options["profile"] or ""
     options["planned_tokens"] = options["planned_tokens"] or 0
+    if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise WriteError("standard output is closed, so the verdict has no place; open it")
     comparison = judged(CompareOptions(**options))
     for line in _lines(comparison):
-        click.echo(line, err=as_json)
+        click.echo(printable(line), err=as_json)
     if as_json:
         click.echo(json.dumps(comparison.record, allow_nan=False))
     raise SystemExit(comparison.verdict.verdict.exit_code)
@@ -95,12 +106,12 @@ def _lines(comparison: "Comparison") -> list[str]:
     verdict, record = comparison.verdict, comparison.record
     against = "alone"
     if comparison.reference is not None:
-        against = f"against {comparison.reference.name}"
+        against = f"against {_short(comparison.reference.name)}"
     lines = [
-        f"{verdict.run}: {verdict.verdict}",
+        f"{_short(verdict.run)}: {verdict.verdict}",
         (
             f"  {against} on {record['holdout']}, {verdict.basis}, "
-            f"{_tokens(comparison.first_tokens)} to {_tokens(verdict.tokens)} of "
+            f"{_tokens(comparison.first_tokens)} to {_tokens(comparison.last_tokens)} of "
             f"{_tokens(record['planned_tokens'])} tokens planned "
             f"({record['planned_tokens_source']}), profile {verdict.profile}"
         ),
@@ -119,6 +130,26 @@ def _lines(comparison: "Comparison") -> list[str]:
         for task in verdict.tasks
     ]
     return lines
+
+
+def printable(text: str) -> str:
+    r"""Return text with every character that a terminal would act on written out.
+
+    Example:
+        >>> printable("run\x1b[31m")
+        'run\\x1b[31m'
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def _short(name: str) -> str:
+    """Return a name as far as a line has room for it."""
+    return name if len(name) <= _NAME_LENGTH else name[: _NAME_LENGTH - 1] + "…"
 
 
 def _numbers(verdict: "Verdict") -> str:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from evalmon import comparable, sources
+from evalmon import comparable, comparison_notes, sources
 from evalmon.comparable import Prepared
 from evalmon.config import ComparisonSettings
 from evalmon.errors import ConfigError, DataError
-from evalmon.evidence import build_case
+from evalmon.evidence import Case, build_case
 from evalmon.run_evidence import TRAIN_METRIC, RunEvidence
 from evalmon.sources import Kind, Reading, Source
 from evalmon.types import RunCurves, Series, TaskDifference, Verdict
@@ -73,7 +73,8 @@ class Comparison:
         verdict: the verdict.
         run: the run.
         reference: what it was judged against, None when judged alone.
-        first_tokens: tokens at the first evaluation judged.
+        first_tokens: tokens at the first evaluation that was compared.
+        last_tokens: tokens at the last one.
         record: the verdict and its basis as one flat strict JSON object.
     """
 
@@ -81,6 +82,7 @@ class Comparison:
     run: Source
     reference: Source | None
     first_tokens: int
+    last_tokens: int
     record: dict[str, Any]
 
 
@@ -103,6 +105,8 @@ def compare(options: CompareOptions) -> Comparison:
     reference = (
         sources.open_reference(options.reference, run, reading) if options.reference else None
     )
+    if reference and options.same_recipe:
+        comparable.refuse_other_recipe(run, reference, options.planned_tokens)
     holdout = _holdout(options.holdout, run, reference)
     metric = f"eval/lm/{holdout}-validation/ce_nats"
     ready = _prepared(options.without_leaked, run, reference, metric)
@@ -117,11 +121,14 @@ def compare(options: CompareOptions) -> Comparison:
         planned_tokens=planned,
     )
     tasks = _tasks(run, reference, judged, notes)
-    verdict = _judge(ready.run, ready.reference, judged, settings, tasks)
+    case = _case(ready.run, ready.reference, judged, settings, tasks)
+    verdict, points = judge(case), case.curve.points
+    notes += comparison_notes.uncovered(ready.run, judged, case)
+    notes += comparison_notes.notes(ready.run, ready.reference, judged)
     evidence = {**verdict.evidence, **ready.evidence}
     if "contaminated" in ready.evidence:
         uncut = run.curves.curves[metric].series.until(int(judged.steps[-1]))
-        whole = _judge(run, reference, uncut, settings, tasks)
+        whole = judge(_case(run, reference, uncut, settings, tasks))
         evidence["whole_holdout"] = {
             "verdict": str(whole.verdict),
             "unmatched_nats": whole.unmatched_nats,
@@ -135,7 +142,9 @@ def compare(options: CompareOptions) -> Comparison:
         "planned_tokens_source": source,
         "data_changes": list(run.curves.data_changes),
     }
-    return Comparison(verdict, ready.run, reference, int(judged.tokens[0]), record)
+    compared = points.tokens if len(points) else judged.tokens
+    ends = int(compared[0]), int(compared[-1])
+    return Comparison(verdict, ready.run, reference, *ends, record)
 
 
 def _prepared(report: str, run: Source, reference: Source | None, metric: str) -> Prepared:
@@ -146,24 +155,34 @@ def _prepared(report: str, run: Source, reference: Source | None, metric: str) -
     return found or Prepared(run, reference)
 
 
-def _judge(
+def _case(
     run: Source,
     reference: Source | None,
     judged: Series,
     settings: ComparisonSettings,
     tasks: tuple[TaskDifference, ...],
-) -> Verdict:
-    """Judge a run at the last evaluation of its holdout curve."""
+) -> Case:
+    """Apply the rule to a run at the last evaluation of its holdout curve."""
     other = None
     if reference is not None:
-        other = _evidence(reference, reference.curves.curves[judged.metric].series)
-    return judge(build_case(_evidence(run, judged, tasks), settings, other))
+        theirs = reference.curves.curves[judged.metric].series
+        said = comparison_notes.withheld(reference, theirs, "the reference's")
+        other = replace(_evidence(reference, theirs), withheld=said)
+    own = _evidence(run, judged, tasks)
+    own = replace(own, withheld=comparison_notes.withheld(run, judged, "the run's"))
+    return build_case(own, settings, other)
 
 
 def _holdout(asked: str, run: Source, reference: Source | None) -> str:
     """Return the one holdout that is judged."""
     own = _holdouts(run.curves)
     if not own:
+        empty = {name for _, name in run.curves.nonfinite if _HOLDOUT.fullmatch(name)}
+        if empty:
+            raise DataError(
+                f"{_named(run)}: every value of {_listed(sorted(empty))} is NaN or infinite; look "
+                "for the step at which the run or its evaluator broke"
+            )
         raise DataError(
             f"{_named(run)}: no holdout loss among {_listed(run.curves.curves)}; a verdict needs "
             "eval/lm/<holdout>-validation/ce_nats"
@@ -185,7 +204,12 @@ def _holdout(asked: str, run: Source, reference: Source | None) -> str:
     theirs = _holdouts(reference.curves)
     if wanted not in theirs:
         both = [name for name in own if name in theirs]
-        remedy = f"both have {_listed(both)}: give --holdout" if both else "they share none"
+        remedy = (
+            f"both have {_listed(both)}: give --holdout"
+            if both
+            else f"they share none ({run.name} has {_listed(own)}): choose a reference with one of "
+            "these (evalmon reference list), or leave out --reference"
+        )
         raise DataError(
             f"the reference {_named(reference)} has no holdout {wanted!r}, on which "
             f"{run.name} is judged (it has {_listed(theirs)}); {remedy}"
@@ -240,8 +264,7 @@ def _planned(
     elif curves.planned_tokens:
         planned, source = curves.planned_tokens, "recorded"
     else:
-        series = (item.series for item in curves.curves.values())
-        return max(int(part.tokens[-1]) for part in series if len(part)), "last token in the table"
+        return comparison_notes.last_tokens(curves), "last token in the table"
     if source == "given" and tokens > _OVERRUN * planned:
         raise ConfigError(
             f"--planned-tokens {planned:,}: {curves.name} is judged at {tokens:,} tokens, beyond "

@@ -9,7 +9,7 @@ import numpy as np
 
 from evalmon.types import FloatArray, Series
 
-__all__ = ["broken", "faults"]
+__all__ = ["broken", "faults", "suspicions", "unusable"]
 
 _LEARNED_TOKENS = 1_000_000_000
 """By then every language model of use is far below the loss of guessing."""
@@ -18,6 +18,12 @@ _GUESSING_NATS = 6.0
 _RISE_NATS = {"train": 1.0, "eval": 0.3}
 """A rise between neighboring points after the first tenth that no training makes and keeps."""
 _FEWEST = 5
+_NO_LOSS_NATS = 12.5
+"""ln(262,144): above what guessing costs with any vocabulary in use."""
+_STUCK_FEWEST = 20
+"""A third of so many equal to all digits is no rounding."""
+_OUTLIER_NATS = 100.0
+_NOT_JUDGED = ("optim/", "data/")
 
 
 def faults(series: Series) -> tuple[str, ...]:
@@ -47,15 +53,8 @@ def faults(series: Series) -> tuple[str, ...]:
                 f"{metric}: {values[at]:g} at step {series.steps[at]:,} is no share of right "
                 f"answers ({len(outside)} such points)."
             )
-    if (
-        not metric.startswith(("optim/", "data/"))
-        and len(values) >= _FEWEST
-        and np.ptp(values) == 0
-    ):
-        found.append(
-            f"{metric}: all {len(values)} points are {values[0]:g}, from step "
-            f"{series.steps[0]:,} to {series.steps[-1]:,}."
-        )
+    if not metric.startswith(_NOT_JUDGED):
+        found += _standing(series)
     return tuple(found)
 
 
@@ -71,6 +70,88 @@ def broken(series: Series) -> str:
     """
     found = _impossible(series)
     return found[0] if found else ""
+
+
+def unusable(series: Series) -> str:
+    """Say why no verdict may rest on a loss at all, or "".
+
+    Args:
+        series: a loss in nats per token.
+
+    Returns:
+        A sentence that begins with the metric: values below 0, values that are percentages or
+        perplexities, or a column that stands still.
+
+    Example:
+        >>> steps = np.arange(1, 11)
+        >>> unusable(Series("train/ce_nats", steps, steps * 10**9, np.full(10, 2.5)))
+        'train/ce_nats: all 10 points are 2.5, from step 1 to 10.'
+    """
+    found = [*_negative(series), *_other_unit(series), *_standing(series)]
+    return found[0] if found else ""
+
+
+def suspicions(series: Series) -> tuple[str, ...]:
+    """Return what is odd about a loss without ruling it out, one sentence each."""
+    found = _loss_faults(series) if len(series) else []
+    if series.metric.startswith("train/"):  # which data that comes again can bring about
+        found += _stuck(series)
+    outliers = np.flatnonzero(series.values > _OUTLIER_NATS)
+    if len(outliers):
+        at = outliers[0]
+        found.append(
+            f"{series.metric}: {series.values[at]:g} at step {series.steps[at]:,} is no loss a "
+            f"model can have ({len(outliers)} such point{'s' if len(outliers) > 1 else ''})."
+        )
+    return tuple(found)
+
+
+def _standing(series: Series) -> list[str]:
+    """Return whether a curve stands still: all along, or one of a holdout up to its end."""
+    metric, steps, values = series.metric, series.steps, series.values
+    if len(values) < _FEWEST:
+        return []
+    if np.ptp(values) == 0:
+        return [
+            (
+                f"{metric}: all {len(values)} points are {values[0]:g}, from step {steps[0]:,} to "
+                f"{steps[-1]:,}."
+            )
+        ]
+    return [] if metric.startswith("train/") else _stuck(series)
+
+
+def _stuck(series: Series) -> list[str]:
+    """Return whether a loss does not move from some point to its end."""
+    metric, steps, values = series.metric, series.steps, series.values
+    third = len(values) - len(values) // 3
+    if len(values) < _STUCK_FEWEST or not metric.endswith(("/ce_nats", "/bpb")):
+        return []
+    if np.ptp(values[third:]) > 0:
+        return []
+    begin = int(np.flatnonzero(values != values[-1])[-1]) + 1
+    return [
+        (
+            f"{metric}: the last {len(values) - begin} points are all {values[-1]:g}, from step "
+            f"{steps[begin]:,} to {steps[-1]:,}."
+        )
+    ]
+
+
+def _other_unit(series: Series) -> list[str]:
+    """Return whether the last third lies above what guessing costs."""
+    metric, values = series.metric, series.values
+    if len(values) < _FEWEST or not metric.endswith("/ce_nats"):
+        return []
+    late = float(np.median(values[len(values) - len(values) // 3 - 1 :]))
+    if late <= _NO_LOSS_NATS:
+        return []
+    return [
+        (
+            f"{metric}: the median of its last third is {late:.4g} nats, more than guessing costs; "
+            "it is a percentage, a perplexity or another unit."
+        )
+    ]
 
 
 def _loss_faults(series: Series) -> list[str]:
@@ -89,14 +170,7 @@ def _loss_faults(series: Series) -> list[str]:
 def _impossible(series: Series) -> list[str]:
     """Return what no trained model's loss is: negative, or at that of guessing."""
     metric, steps, values = series.metric, series.steps, series.values
-    found: list[str] = []
-    negative = np.flatnonzero(values < 0)
-    if len(negative):
-        at = negative[0]
-        found.append(
-            f"{metric}: {values[at]:g} at step {steps[at]:,} is below 0, which no loss is "
-            f"({len(negative)} such points)."
-        )
+    found = _negative(series)
     half = values[len(values) // 2 :]
     learned = len(values) >= _FEWEST and series.tokens[len(values) // 2] >= _LEARNED_TOKENS
     if learned and metric.endswith("/ce_nats") and np.median(half) > _GUESSING_NATS:
@@ -105,6 +179,21 @@ def _impossible(series: Series) -> list[str]:
             f"guessing, from step {steps[len(values) // 2]:,}; the column is likely broken."
         )
     return found
+
+
+def _negative(series: Series) -> list[str]:
+    """Return whether a loss is below 0."""
+    metric, steps, values = series.metric, series.steps, series.values
+    negative = np.flatnonzero(values < 0)
+    if not len(negative):
+        return []
+    at = negative[0]
+    return [
+        (
+            f"{metric}: {values[at]:g} at step {steps[at]:,} is below 0, which no loss is "
+            f"({len(negative)} such points)."
+        )
+    ]
 
 
 def _lasting_rise(values: FloatArray, rise: float) -> int | None:

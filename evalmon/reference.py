@@ -61,10 +61,19 @@ class Fault:
 
 
 def user_folder() -> Path:
-    """Return the user's own folder, which need not be there."""
+    """Return the user's own folder, which need not be there.
+
+    Raises:
+        ConfigError: the variable names a file.
+    """
     import platformdirs
 
     named = os.environ.get(FOLDER_VARIABLE)
+    if named and Path(named).exists() and not Path(named).is_dir():
+        raise ConfigError(
+            f"{FOLDER_VARIABLE}={named}: a file, where the folder of your reference curves is "
+            "named; name its folder, or unset the variable"
+        )
     return Path(named) if named else platformdirs.user_data_path("evalmon") / "reference_curves"
 
 
@@ -72,6 +81,7 @@ def folders() -> tuple[Path, ...]:
     """Return the folders that references are looked for in: the project's, then the user's.
 
     Raises:
+        ConfigError: the variable names a file.
         DataError: the project's own are not there: the installation is broken.
     """
     try:
@@ -102,7 +112,7 @@ def find(name: str) -> Entry:
     """Return a reference by name or alias; upper and lower case are one.
 
     Raises:
-        ConfigError: there is none; the nearest names are in the message.
+        ConfigError: there is none; the nearest name is in the message.
         DataError: an index is broken.
 
     Example:
@@ -115,11 +125,12 @@ def find(name: str) -> Entry:
             known.setdefault(label.casefold(), entry)
     if name.casefold() in known:
         return known[name.casefold()]
-    near = difflib.get_close_matches(name.casefold(), known, 3)
-    meant = list(dict.fromkeys(known[label].name for label in near)) or list(names())
-    raise ConfigError(
-        f"no reference {name!r}; did you mean one of {meant}? All: evalmon reference list"
-    )
+    asked = name.casefold()
+    near = difflib.get_close_matches(asked, known, 1) or [
+        label for label in known if asked and label.startswith(asked)
+    ]
+    meant = f"did you mean {known[near[0]].name!r}, or " if near else ""
+    raise ConfigError(f"no reference {name!r}; {meant}see `evalmon reference list`")
 
 
 def load(name: str, metrics: Collection[str] | None = None) -> RunCurves:

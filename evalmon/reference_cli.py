@@ -24,6 +24,19 @@ _PATH = click.Path(path_type=Path)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object last.")
 
 
+def _day(_context: click.Context, _option: click.Parameter, text: str) -> str:
+    """Refuse what is no day written as 2026-11-30."""
+    from datetime import date
+
+    try:
+        written = date.fromisoformat(text).isoformat() if text else ""
+    except ValueError:
+        written = None
+    if text != written:
+        raise click.BadParameter(f"{text!r} is no day; write it as 2026-11-30")
+    return text
+
+
 def _described(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say what a new reference is."""
     options = (
@@ -34,7 +47,9 @@ def _described(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--tokenizer", default="", help="Name of the tokenizer."),
         click.option("--source", default="", help="Who published the figures, and where."),
         click.option("--licence", default="not stated", help="Licence of the figures."),
-        click.option("--date", default="", help="Day they were taken from there (today)."),
+        click.option(
+            "--date", default="", callback=_day, help="Day they were taken, as 2026-11-30 (today)."
+        ),
         click.option("--planned-tokens", type=click.IntRange(min=1), help="Of the whole schedule."),
         click.option("--warmup-tokens", type=click.IntRange(min=0), help="Of the warm-up."),
         click.option("--fault", "faults", multiple=True, help="A known fault, with its place."),
@@ -215,9 +230,12 @@ def wandb_command(
 def _add(curves: "RunCurves", about: Mapping[str, Any], source: str) -> None:
     """Add a run with what the options say of it, and print what came of it."""
     from evalmon import reference as known
+    from evalmon.reference_fitness import refuse_short_plan, unfit
     from evalmon.reference_index import Entry, Source
     from evalmon.reference_writing import add
 
+    refuse_short_plan(curves, about["planned_tokens"])
+    found = unfit(curves, about["planned_tokens"] or 0)
     folder = about["folder"] or known.user_folder()
     entry = Entry(
         name=about["name"],
@@ -230,12 +248,13 @@ def _add(curves: "RunCurves", about: Mapping[str, Any], source: str) -> None:
         planned_tokens=about["planned_tokens"],
         planned_tokens_source="given when it was added" if about["planned_tokens"] else "",
         warmup_tokens=about["warmup_tokens"] or 0,
-        known_faults=about["faults"],
+        known_faults=(*about["faults"], *found),
     )
     curves = _with_tokenizer(curves, about["tokenizer"])
     day = about["date"] or _today()
     added = add(curves, entry, Source(about["source"] or source, about["licence"], day))
-    for warning in added.warnings:
+    warnings = (*added.warnings, *found)
+    for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     as_json = about["as_json"]
     for item in added.entry.curves.values():
@@ -244,7 +263,7 @@ def _add(curves: "RunCurves", about: Mapping[str, Any], source: str) -> None:
     if folder not in known.folders():
         click.echo(f"it is found by name when {known.FOLDER_VARIABLE} names {folder}", err=True)
     if as_json:
-        _echo(_summary(added.entry) | {"warnings": list(added.warnings)})
+        _echo(_summary(added.entry) | {"warnings": list(warnings)})
 
 
 def _with_rule(curves: "RunCurves", rule: str) -> "RunCurves":

@@ -98,11 +98,17 @@ def open_run(name: str, reading: Reading) -> Source:
         DataError: a file that is none of the kinds, or one that cannot be used.
         StoreError: the store cannot be read or has no such run.
     """
-    if reading.store and not Path(name).exists():
+    if reading.store and not Path(name).exists() and _table_and_run(name) is None:
         if reading.run not in (None, name):
             raise ConfigError(f"two runs are named, {name!r} and --run {reading.run!r}; name one")
         return _stored(reading.store, name)
-    return _open(name, reading)
+    opened = _open(name, reading)
+    if reading.store and opened.store != reading.store:
+        raise ConfigError(
+            f"--store {reading.store!r}: {name} is a {opened.kind} and is read without it; leave "
+            "out --store, or name a run of that store"
+        )
+    return opened
 
 
 def open_reference(name: str, run: Source, reading: Reading) -> Source:
@@ -181,7 +187,8 @@ def _reference(name: str, reading: Reading, beside: Source | None) -> Source:
     try:
         curves = reference.load(name)
     except ConfigError as error:
-        raise ConfigError(f"{name}: no such file, and {error}{there}; {POSSIBLE}") from error
+        possible = "" if beside else f"; {POSSIBLE}"
+        raise ConfigError(f"{name}: no such file, and {error}{there}{possible}") from error
     if reading.run not in (None, curves.name):
         raise ConfigError(f"{name} is one reference curve; leave out --run {reading.run!r}")
     return Source(Kind.REFERENCE, curves.name, curves)

@@ -16,7 +16,8 @@ from evalmon.errors import ConfigError
 from evalmon.types import Json
 
 __all__ = [
-    "SOURCES", "Difference", "Tag", "differences", "look_up", "nearest", "sources_of", "token_tags",
+    "SOURCES", "Difference", "Tag", "differences", "holdout_meant", "look_up", "nearest",
+    "slips", "sources_of", "token_tags",
 ]  # fmt: skip
 
 SOURCES: tuple[str, ...] = (
@@ -161,6 +162,14 @@ _TABLE: tuple[_Entry, ...] = (
            "{whole}", {}, "eval/downstream/arc_easy_0shot/acc"),
 )  # fmt: skip
 
+_LOSSES = "ce_nats|ce|ce loss|ce_loss|crossentropyloss|cross_entropy|loss|nll|ppl|perplexity"
+_MEANT = re.compile(
+    rf"eval(?:uation)?/(?:lm/|paloma/)?(?P<set>[\w.-]+?)(?:[-_]val(?:idation)?)?/"
+    rf"(?:(?P<loss>{_LOSSES})|bpb|bits_per_byte)",
+    re.IGNORECASE,
+)
+"""Names that are close to a holdout's, whatever the holdout."""
+
 _TOKENS = (
     "tokens",
     "throughput/total tokens",  # OLMo-core
@@ -229,6 +238,21 @@ def look_up(tag: str, source: str = "") -> Tag | None:
     return meanings[0] if meanings else None
 
 
+def holdout_meant(tag: str) -> str:
+    """Return the canonical name that an unknown name of a holdout's curve is close to, else "".
+
+    Example:
+        >>> holdout_meant("eval/lm/pile/ce_nats")
+        'eval/lm/pile-validation/ce_nats'
+        >>> holdout_meant("perf/step_time_seconds")
+        ''
+    """
+    found = _MEANT.fullmatch(tag)
+    if not found or found["set"].lower() == "downstream":
+        return ""
+    return f"eval/lm/{found['set']}-validation/{'ce_nats' if found['loss'] else 'bpb'}"
+
+
 def nearest(tag: str) -> tuple[str, ...]:
     """Return known names close to one that is not known, the closest first.
 
@@ -236,9 +260,19 @@ def nearest(tag: str) -> tuple[str, ...]:
         >>> nearest("train/CE los")[0]
         'train/CE loss'
     """
-    names = {entry.example or entry.pattern for entry in _TABLE}
-    close = difflib.get_close_matches(tag, sorted(names), n=3, cutoff=0.5)
-    return tuple(close) or ("train/ce_nats", "eval/lm/c4_en-validation/ce_nats")
+    if meant := holdout_meant(tag):
+        return (meant,)
+    return _close(tag, 0.5) or ("train/ce_nats", "eval/lm/c4_en-validation/ce_nats")
+
+
+def slips(tag: str) -> tuple[str, ...]:
+    """Return known names of which one that is not known may be a slip of the pen.
+
+    Example:
+        >>> slips("train/CE los"), slips("perf/step_time_seconds")
+        (('train/CE loss',), ())
+    """
+    return _close(tag, 0.85)
 
 
 def differences(mine: Mapping[str, Json], theirs: Mapping[str, Json]) -> tuple[Difference, ...]:
@@ -273,6 +307,12 @@ def differences(mine: Mapping[str, Json], theirs: Mapping[str, Json]) -> tuple[D
             nats = float(size) if isinstance(size, int | float) else _Z_NATS
         found.append(Difference(fact, one, two, remedy, nats))
     return tuple(found)
+
+
+def _close(tag: str, cutoff: float) -> tuple[str, ...]:
+    """Return known names at least that similar to one that is not, the closest first."""
+    names = {entry.example or entry.pattern for entry in _TABLE}
+    return tuple(difflib.get_close_matches(tag, sorted(names), n=3, cutoff=cutoff))
 
 
 @functools.cache

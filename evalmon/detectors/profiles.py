@@ -264,6 +264,7 @@ _SPARSE = replace(
         length_fraction=0.14, distance_fraction=0.07, earlier_share=0.8, outlier_sigmas=4.0
     ),
     fast=FastSettings(train_share=0.5),
+    level=LevelSettings(z=2.5),
     gap_evaluations=3,
     median_of=1,
 )

@@ -4,21 +4,33 @@ What cannot be read is refused with file, line, column, the cell itself and what
 """
 
 import csv
+import functools
 import gzip
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from evalmon.errors import DataError
+from evalmon.logs import cells
 from evalmon.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Column", "Kind", "header", "names_of", "numbers_of", "place", "read", "whole_of"]
+__all__ = [
+    "Column",
+    "Kind",
+    "header",
+    "is_parquet",
+    "names_of",
+    "numbers_of",
+    "place",
+    "read",
+    "whole_of",
+]
 
 Kind = Literal["name", "whole", "number"]
 """What a column holds: names (dictionary-encoded), whole numbers, or numbers."""
@@ -28,6 +40,7 @@ Column = Any
 
 _BLOCK_BYTES = 1 << 20
 _EXACT = 1 << 53
+_LARGEST = (1 << 63) - 1
 _PARQUET = b"PAR1"
 _GZIP = b"\x1f\x8b"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -42,7 +55,7 @@ def header(path: Path) -> tuple[str, ...]:
     Raises:
         DataError: the file is missing, empty, or cannot be read.
     """
-    if _is_parquet(path):
+    if is_parquet(path):
         return tuple(_parquet_schema(path).names)
     try:
         with _text(path) as lines:
@@ -75,11 +88,12 @@ def read(path: Path, kinds: Mapping[str, Kind]) -> dict[str, Column]:
         if found.count(name) > 1:
             raise DataError(f"{path}: line 1: column {name!r} stands there twice; remove one")
     try:
-        table = _parquet(path, kinds) if _is_parquet(path) else _csv(path, kinds)
+        table = _parquet(path, kinds) if is_parquet(path) else _csv(path, kinds)
     except (OSError, pa.ArrowException, UnicodeError) as error:
         raise _unreadable(path, error) from error
     if table.num_rows == 0:
-        raise DataError(f"{path}: no rows below the header; was the run logged yet?")
+        where = "" if is_parquet(path) else " below the header"
+        raise DataError(f"{path}: no rows{where}; was the run logged yet?")
     return {name: table.column(name) for name in kinds}
 
 
@@ -133,7 +147,7 @@ def numbers_of(column: Column) -> tuple[FloatArray, "np.ndarray[Any, np.dtype[np
 
 def place(path: Path, row: int) -> str:
     """Return where a row stands, counted from 0: ``line 3``, or ``row 2`` of a Parquet file."""
-    if _is_parquet(path):
+    if is_parquet(path):
         return f"row {row + 1}"
     with _text(path) as lines:
         filled = (number for number, line in enumerate(lines, start=1) if line.strip("\r\n"))
@@ -164,7 +178,7 @@ def _empty(column: Column) -> Any:
     return _values(column.is_null().cast(pa.uint8())).astype(np.bool_)
 
 
-def _is_parquet(path: Path) -> bool:
+def is_parquet(path: Path) -> bool:
     """Return whether a file begins as Parquet does."""
     return _beginning(path) == _PARQUET
 
@@ -200,6 +214,10 @@ def _csv(path: Path, kinds: Mapping[str, Kind]) -> "pa.Table":
     except pa.ArrowInvalid:
         pass  # one cell in a million decides; look closer
     types["whole"] = pa.float64()  # 1000.0, as tables that once had gaps write it
+
+    def text_of(name: str) -> Column:
+        return _parse(path, {name: pa.string()}).column(name)
+
     try:
         table = _parse(path, {name: types[kind] for name, kind in kinds.items()})
     except pa.ArrowInvalid as error:
@@ -208,7 +226,9 @@ def _csv(path: Path, kinds: Mapping[str, Kind]) -> "pa.Table":
             _find_wrong(path, name, text.column(name), kind)
         raise _unreadable(path, error) from error
     columns = {
-        name: _whole(path, name, table.column(name)) if kind == "whole" else table.column(name)
+        name: _whole(path, name, table.column(name), functools.partial(text_of, name))
+        if kind == "whole"
+        else table.column(name)
         for name, kind in kinds.items()
     }
     return pa.table(columns)
@@ -258,29 +278,35 @@ def _find_wrong(path: Path, name: str, column: Column, kind: Kind) -> None:
         return
     expected = "a whole number" if kind == "whole" else "a number, NaN or Infinity"
     for row, cell in enumerate(column.to_pylist()):
-        if cell and not _is_number(cell):
+        if cell and not cells.is_number(cell):
             raise _refused(path, row, name, cell, expected)
 
 
-def _is_number(cell: str) -> bool:
-    """Return whether a cell is a number; 1_000 is one for Python alone."""
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return "_" not in cell
+def _whole(path: Path, name: str, column: Column, text_of: Callable[[], Column]) -> Column:
+    """Turn floating-point numbers into whole ones; refuse the first that is not whole.
 
-
-def _whole(path: Path, name: str, column: Column) -> Column:
-    """Turn floating-point numbers into whole ones; refuse the first that is not whole."""
+    Those too large to be exact are read from their cells, by ``text_of``.
+    """
     import pyarrow as pa
 
     values, empty = numbers_of(column)
     there = np.ones(len(values), np.bool_) if empty is None else ~empty
-    wrong = there & ~((np.abs(values) < _EXACT) & (values == np.rint(values)))
-    for row in np.flatnonzero(wrong)[:1]:
-        raise _refused(path, int(row), name, f"{values[row]:g}", "a whole number")
-    return column.cast(pa.int64())
+    unclear = np.flatnonzero(there & ~((np.abs(values) < _EXACT) & (values == np.rint(values))))
+    if len(unclear) == 0:
+        return column.cast(pa.int64())
+    text = text_of().to_pylist()
+    whole = np.where(there, values, 0.0)
+    whole[unclear] = 0.0
+    exact = whole.astype(np.int64)
+    for row in unclear.tolist():
+        cell = str(text[row])
+        number = cells.whole(cell)
+        if number is None:
+            raise _refused(path, row, name, cell, "a whole number")
+        if abs(number) > _LARGEST:
+            raise _refused(path, row, name, cell, f"a whole number of at most {_LARGEST:,}")
+        exact[row] = number
+    return pa.chunked_array([pa.array(exact, mask=None if empty is None else empty)])
 
 
 def _parquet_schema(path: Path) -> "pa.Schema":
@@ -305,6 +331,8 @@ def _parquet(path: Path, kinds: Mapping[str, Kind]) -> "pa.Table":
     # Not read_table, which imports pandas and the dataset reader.
     with parquet.ParquetFile(path, memory_map=True, read_dictionary=text) as file:
         table = file.read(columns=list(kinds))
+    if table.num_rows == 0:  # of a type that pandas guesses
+        return table
     return pa.table({name: _typed(path, name, table.column(name), kinds[name]) for name in kinds})
 
 
@@ -313,6 +341,9 @@ def _typed(path: Path, name: str, column: Column, kind: Kind) -> Column:
     import pyarrow as pa
 
     kind_of = column.type
+    if pa.types.is_null(kind_of):  # nothing but empty cells
+        empty = {"name": pa.string(), "whole": pa.int64(), "number": pa.float64()}
+        return column.cast(empty[kind])
     if kind == "name":
         value = kind_of.value_type if pa.types.is_dictionary(kind_of) else kind_of
         if pa.types.is_string(value) or pa.types.is_large_string(value):
@@ -326,9 +357,14 @@ def _typed(path: Path, name: str, column: Column, kind: Kind) -> Column:
             return column  # a cast, even to the same type, imports pyarrow.compute
         if kind == "number":
             return column.cast(pa.float64())
+        if pa.types.is_uint64(kind_of):
+            over = np.flatnonzero(_values(column.fill_null(0)) > np.uint64(_LARGEST))
+            for row in over[:1].tolist():
+                cell = str(column[row].as_py())
+                raise _refused(path, row, name, cell, f"a whole number of at most {_LARGEST:,}")
         if pa.types.is_integer(kind_of):
             return column.cast(pa.int64())
-        return _whole(path, name, column.cast(pa.float64()))
+        return _whole(path, name, column.cast(pa.float64()), lambda: column)
     raise DataError(
         f"{path}: column {name!r} holds {kind_of}, expected "
         f"{'text' if kind == 'name' else 'numbers'}; write it with that type"

@@ -15,12 +15,13 @@ from evalmon.errors import ConfigError, DataError
 from evalmon.logs.points import NO_TOKENS, Found, Points, Reading, nonfinite_note, settled
 from evalmon.types import Curve, RunCurves, Sampling, Series
 
-__all__ = ["curves_of"]
+__all__ = ["curves_of", "unknown_note"]
 
 _TRAIN = "train/ce_nats"
 _MIX = "data/mix"
 _LOGGED_BY_TRAINER = ("train/", "optim/", "data/")
 _CURVES_OF_TRAINER = ("train/", "optim/")
+_LARGEST = int(np.iinfo(np.int64).max)
 _APART = 0.01
 """Relative difference of two metrics' tokens at one step that is no matter of counting."""
 
@@ -103,9 +104,29 @@ def _known(
             "a canonical name"
         )
     if unknown:
-        more = f" and {len(unknown) - 10} more" if len(unknown) > 10 else ""
-        found.notes.append(f"left out, not known: {', '.join(sorted(unknown)[:10])}{more}")
+        found.notes.append(unknown_note(unknown))
     return known
+
+
+def unknown_note(names: Sequence[str]) -> str:
+    """Say which names are left out because they are not known, those close to a holdout's first.
+
+    Args:
+        names: at least one.
+
+    Example:
+        >>> unknown_note(["perf/mfu", "eval/lm/c4_en/ce_nats"])
+        'left out, not known: eval/lm/c4_en/ce_nats (nearest is eval/lm/c4_en-validation/ce_nats), \
+perf/mfu'
+    """
+    shown: list[str] = []
+    for name in sorted(names, key=lambda name: (not tags.holdout_meant(name), name))[:10]:
+        meant = tags.holdout_meant(name)
+        # Any name is closest to some other; of those no holdout's, only a slip is worth saying.
+        close = meant or next(iter(tags.slips(name)), "")
+        shown.append(f"{name} (nearest is {close})" if close else name)
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return f"left out, not known: {', '.join(shown)}{more}"
 
 
 def _trainer(names: Sequence[str]) -> str:
@@ -131,6 +152,13 @@ def _with_tokens(reading: Reading, part: Points) -> Points:
             f"{reading.source}: {reading.place(int(part.rows[at]))}: step {part.steps[at]} of "
             f"{part.tag} has no tokens, and runs are compared at equal tokens; add them, or give "
             "--tokens-per-step"
+        )
+    if int(part.steps.max()) > _LARGEST // reading.tokens_per_step:
+        at = int(np.argmax(part.steps))
+        raise DataError(
+            f"{reading.source}: {reading.place(int(part.rows[at]))}: step {part.steps[at]} of "
+            f"{part.tag} times {reading.tokens_per_step} tokens per step is above {_LARGEST:,}; "
+            "correct the step or --tokens-per-step"
         )
     counted = part.steps * reading.tokens_per_step
     filled = counted if part.tokens is None else np.where(empty, counted, part.tokens)

@@ -5,6 +5,7 @@ loss is divided by the tokens counted in it (``total_weights``), and the loss of
 evaluation both hold the z-loss: about 0.001 nats that another trainer's curve has not.
 """
 
+import difflib
 import re
 import zlib
 from pathlib import Path
@@ -16,6 +17,7 @@ from evalmon.errors import ConfigError, DataError
 from evalmon.logs.maxtext_hosts import History, history
 from evalmon.logs.maxtext_lines import HEAD, LogLines, open_text, read_lines
 from evalmon.logs.maxtext_tokens import TokenAxis, token_axis
+from evalmon.logs.points import nonfinite_note
 from evalmon.metrics import pooled_ratio
 from evalmon.sampling import recognize
 from evalmon.types import Curve, FloatArray, IntArray, Json, RunCurves, Sampling, Series
@@ -76,7 +78,8 @@ def read(
 
     Args:
         path: the log, plain or gzipped, of one host or several, also while it is being written.
-        run: name to give the run, None for the ``run_name`` it prints, else the file's name.
+        run: the ``run_name`` that is read where the log prints some, else a name to give the run;
+            None for the only one it prints, else the file's name.
         thinned: whether lines were thinned by a rule that does not look at the values.
         tokens_per_step: tokens of one step, None for what the log says: its loader's line, its
             settings, else the tokens counted in the loss, added up.
@@ -87,11 +90,13 @@ def read(
         and, where the lines give it, z-loss. Step n is the state after n updates.
 
     Raises:
-        DataError: it cannot be read, holds no completed step, or nothing tells its tokens.
+        DataError: it cannot be read, holds no completed step, another run or several and none is
+            named, or nothing tells its tokens.
         ConfigError: a name of a text or a number of tokens that is none.
     """
     _check(eval_set, tokens_per_step)
     log = read_lines(path)
+    _choose(path, log, run)
     if not any(stream.rows for stream in log.streams.values()):
         raise DataError(
             f"{path}: no completed step with a loss; expected lines such as 'completed step: 0, "
@@ -99,7 +104,7 @@ def read(
         )
     past = history(log)
     axis = token_axis(path, past.rows, past.token_rules, log.settings, tokens_per_step)
-    curves, nonfinite = _curves(past, log, axis, eval_set)
+    curves, nonfinite, lost = _curves(past, log, axis, eval_set)
     loss = curves.get(_TRAIN)
     if loss:
         sampling, why = (Sampling.THINNED, _DECLARED) if thinned else recognize(axis.steps)
@@ -115,7 +120,7 @@ def read(
         seams=past.seams,
         nonfinite=nonfinite,
         superseded=past.superseded,
-        notes=tuple(filter(None, (axis.note, *_notes(past, log, eval_set)))),
+        notes=tuple(filter(None, (axis.note, *lost, *_notes(past, log, eval_set)))),
     )
 
 
@@ -130,6 +135,25 @@ def _check(eval_set: str, tokens_per_step: int | None) -> None:
         raise ConfigError(f"{tokens_per_step} tokens per step; a step has at least one")
 
 
+def _choose(path: Path, log: LogLines, run: str | None) -> None:
+    """Keep the run that is meant; refuse another than the log names, or several and none asked."""
+    named = [name for name in log.settings_of if name]
+    listed = ", ".join(named)
+    if run is None and len(named) > 1:
+        raise DataError(
+            f"{path}: lines of {len(named)} runs, by their run_name: {listed}; give --run with "
+            "one of them"
+        )
+    if named and run is not None and run not in named:
+        near = difflib.get_close_matches(run, named, n=1)
+        hint = f"; nearest is {near[0]!r}" if near and len(named) > 1 else ""
+        raise DataError(
+            f"{path}: no run {run!r}; the log is of run_name {listed}{hint}: give --run with that"
+        )
+    if len(named) > 1 and run is not None:
+        log.choose(run)
+
+
 def _name(path: Path, settings: dict[str, str]) -> str:
     """Return the run's name as printed, else the file's without its endings."""
     return settings.get("run_name") or path.name.removesuffix(".gz").rpartition(".")[0] or path.name
@@ -137,8 +161,8 @@ def _name(path: Path, settings: dict[str, str]) -> str:
 
 def _curves(
     past: History, log: LogLines, axis: TokenAxis, eval_set: str
-) -> tuple[dict[str, Curve], tuple[tuple[int, str], ...]]:
-    """Return the curves, and (step, metric) of values that are not finite."""
+) -> tuple[dict[str, Curve], tuple[tuple[int, str], ...], list[str]]:
+    """Return the curves, (step, metric) of values that are not finite, and notes of these."""
     rows, evaluations = past.rows, past.evaluations
     nats: FloatArray = np.array([row.nats for row in rows], np.float64)
     z_nats: FloatArray = np.array([row.z_nats for row in rows], np.float64)
@@ -152,18 +176,21 @@ def _curves(
     eval_name = f"eval/lm/{eval_set}-validation/ce_nats"
     curves: dict[str, Curve] = {}
     nonfinite: list[tuple[int, str]] = []
+    notes: list[str] = []
     for name, steps, tokens, values, known in (
         (_TRAIN, axis.steps, axis.tokens, nats - off, facts),
         (eval_name, at, axis.at(at), eval_nats - eval_off, eval_facts),
     ):
         finite = np.isfinite(values)
-        nonfinite += [(int(step), name) for step in steps[~finite]]
+        if not finite.all():
+            nonfinite += [(int(step), name) for step in steps[~finite]]
+            notes.append(nonfinite_note(name, steps[~finite], every=not finite.any()))
         if finite.any():
             curves[name] = Curve(_series(name, steps, tokens, values), known, note=_RESOLUTION)
     for name, values in (("train/z_nats", z_nats), ("data/loss_tokens", weights)):
         if np.isfinite(values).any():
             curves[name] = Curve(_series(name, axis.steps, axis.tokens, values))
-    return curves, tuple(sorted(nonfinite))
+    return curves, tuple(sorted(nonfinite)), notes
 
 
 def _series(name: str, steps: IntArray, tokens: IntArray, values: FloatArray) -> Series:
@@ -194,6 +221,15 @@ def _z_loss(z_nats: FloatArray, usual: float) -> tuple[dict[str, Json], FloatArr
     return {**_DIVISOR, "z_loss": "included", "z_loss_nats": usual}, nothing
 
 
+def _again(past: History) -> str:
+    """Return what a note says of the steps that restarts logged again."""
+    said = f"{past.superseded:,} steps logged again" if past.superseded else "no step logged again"
+    # A resume from a checkpoint may give the same values again, one from the beginning hardly.
+    if past.seams[0] < past.rows[0].step and 2 * past.alike > past.superseded:
+        said += f", {past.alike:,} of them alike: the log may hold the same output twice"
+    return said
+
+
 def _notes(past: History, log: LogLines, eval_set: str) -> list[str]:
     """Return what a reader must know of how the log was read."""
     notes: list[str] = []
@@ -205,6 +241,9 @@ def _notes(past: History, log: LogLines, eval_set: str) -> list[str]:
                 "where it is another, say so before trusting a comparison"
             )
     notes += [f"losses are {_RESOLUTION}"]
+    if past.seams:
+        steps = ", ".join(f"{seam:,}" for seam in past.seams)
+        notes.append(f"restart: went on from step {steps}; {_again(past)}")
     if past.hosts > 1:
         notes.append(
             f"{past.hosts} hosts printed the same steps: one copy is kept, the first host's, "

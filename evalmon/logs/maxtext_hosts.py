@@ -34,6 +34,7 @@ class History:
         token_rules: (first step, tokens of one step) as processes stated them when they began.
         seams: steps from which a restart went on (the last one kept before it).
         superseded: completed steps that a restart left behind.
+        alike: of these, steps whose later copy says the same.
         hosts: hosts that printed steps.
         filled: steps taken from a host other than the first.
         disagreeing: steps of which two hosts say different things.
@@ -45,6 +46,7 @@ class History:
     token_rules: tuple[tuple[int, int], ...]
     seams: tuple[int, ...]
     superseded: int
+    alike: int
     hosts: int
     filled: int
     disagreeing: tuple[int, ...]
@@ -60,6 +62,7 @@ class _Lane:
     token_rules: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
     seams: tuple[int, ...] = ()
     superseded: int = 0
+    alike: int = 0
 
 
 def history(log: LogLines) -> History:
@@ -100,6 +103,7 @@ def history(log: LogLines) -> History:
         token_rules=tuple(first.token_rules),
         seams=first.seams,
         superseded=first.superseded,
+        alike=first.alike,
         hosts=hosts,
         filled=filled,
         disagreeing=tuple(sorted(disagreeing)),
@@ -167,6 +171,8 @@ def _lane(streams: Sequence[Stream], starts: Sequence[Start]) -> _Lane:
         branches.append((own[-1].line, own[-1].line, pending + 1))
         kept = [row for row in kept if row.step <= pending] or kept
     lane = _Lane({row.step: row for row in kept}, superseded=len(rows) - len(kept))
+    left = (rows[i] for i in resolved.superseded.tolist())
+    lane.alike = sum(row.step in lane.rows and _agree(row, lane.rows[row.step]) for row in left)
     for found in evaluations:
         if not any(_abandoned(found, *branch) for branch in branches):
             lane.evaluations[found.step] = found

@@ -116,29 +116,60 @@ class LogLines:
     """A log, line by line.
 
     Attributes:
-        streams: host or process -> what it printed.
-        settings: name -> value as printed at start-up, the last one printed.
+        streams: (run, host or process) -> what it printed; a run without a name is "".
+        settings: name -> value as printed at start-up, the last one printed, of one run.
+        settings_of: run -> its settings.
         auxiliary: names of other losses taken out of ``loss`` where no ``lm_loss`` was printed.
         evaluation_terms: names of other losses beside an evaluation's.
         left_out: (line, what) of lines that could not be used.
         cut: why reading ended early, "" otherwise.
     """
 
-    streams: dict[str, Stream] = field(default_factory=dict[str, Stream])
+    streams: dict[tuple[str, str], Stream] = field(default_factory=dict[tuple[str, str], Stream])
     settings: dict[str, str] = field(default_factory=dict[str, str])
+    settings_of: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
     auxiliary: set[str] = field(default_factory=set[str])
     evaluation_terms: set[str] = field(default_factory=set[str])
     left_out: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     cut: str = ""
     last_pairs: dict[str, str] = field(default_factory=dict[str, str])
+    _run_of: dict[str, str] = field(default_factory=dict[str, str])
+    _printed: dict[str, dict[str, str]] = field(default_factory=dict[str, dict[str, str]])
 
     def stream(self, prefix: str) -> Stream:
         """Return the stream that a line with this prefix belongs to."""
-        found = _HOST.search(prefix)
-        host = found[found.lastindex or 0] if found else ""
-        if host not in self.streams:
-            self.streams[host] = Stream(host)
-        return self.streams[host]
+        host = _host(prefix)
+        if host in self._printed:
+            self._take_settings(host)
+        run = self._run_of.get(host)
+        if run is None:  # often only one host prints its settings
+            run = self._run_of[host] = next(reversed(self._run_of.values()), "")
+        if (run, host) not in self.streams:
+            self.streams[run, host] = Stream(host)
+        return self.streams[run, host]
+
+    def set(self, prefix: str, name: str, value: str) -> None:
+        """Take a setting; the run's name stands somewhere among them, by the alphabet."""
+        self._printed.setdefault(_host(prefix), {})[name] = value
+
+    def choose(self, run: str) -> None:
+        """Keep what one run printed."""
+        self.streams = {key: found for key, found in self.streams.items() if key[0] == run}
+        self.settings = self.settings_of.get(run, {})
+
+    def finish(self) -> None:
+        """Take settings that no other line has followed."""
+        for host in list(self._printed):
+            self._take_settings(host)
+        for found in self.settings_of.values():
+            self.settings |= found
+
+    def _take_settings(self, host: str) -> None:
+        """Give the settings a process has printed to its run."""
+        printed = self._printed.pop(host)
+        name = printed.get("run_name") or self._run_of.get(host, "")
+        self._run_of[host] = name
+        self.settings_of.setdefault(name, {}).update(printed)
 
 
 def open_text(path: Path) -> IO[str]:
@@ -173,6 +204,12 @@ def read_lines(path: Path) -> LogLines:
     return log
 
 
+def _host(prefix: str) -> str:
+    """Return the host or process a prefix names, "" where it names none."""
+    found = _HOST.search(prefix)
+    return found[found.lastindex or 0] if found else ""
+
+
 def time_of(prefix: str) -> str:
     """Return the time a prefix carries, in a form that sorts; "" where there is none."""
     found = _TIME.search(prefix)
@@ -189,9 +226,10 @@ def _take_all(log: LogLines, lines: Iterator[str]) -> None:
             elif _LOADER in line or _PARAMETERS in line:
                 _take_start(log, number, line)
             elif "Config param " in line and (found := _SETTING.search(_COLOR.sub("", line))):
-                log.settings[found[1]] = found[2].strip()
+                log.set(line[: line.find("Config param ")], found[1], found[2].strip())
     except EOFError:
         log.cut = f"the gzip file ends within line {number + 1}; read up to there"
+    log.finish()
 
 
 def _take_result(log: LogLines, number: int, line: str) -> None:

@@ -24,7 +24,7 @@ class TokenAxis:
         tokens_per_step: of every step, None where they differ or only those in the loss are known.
         planned_tokens: of the whole schedule, None where the log does not print its settings.
         warmup_tokens: of learning-rate warm-up, 0 likewise.
-        note: how they are known, "" when they were given.
+        note: how they are known; when they were given, what the log says against it, else "".
     """
 
     steps: IntArray
@@ -72,6 +72,7 @@ def token_axis(
     note, trained = "", True
     if given is not None:
         per_step = np.full(len(rows), float(given))
+        note = _contradiction(given, rules, stated)
     elif rules:
         sizes: FloatArray = np.array([rule[1] for rule in rules], np.float64)
         place = np.searchsorted(np.array([rule[0] for rule in rules]), steps, side="right")
@@ -104,6 +105,18 @@ def token_axis(
         planned_tokens=total if known else None,
         warmup_tokens=round(_warmup_fraction(settings) * total) if known else 0,
         note=note,
+    )
+
+
+def _contradiction(given: int, rules: Sequence[tuple[int, int]], stated: int | None) -> str:
+    """Return what to say where the log has other tokens per step than were given, else ""."""
+    logged = sorted({size for _, size in rules}) or ([stated] if stated else [])
+    if not logged or logged == [given]:
+        return ""
+    line = "the loader's line says" if rules else "the printed settings say"
+    return (
+        f"tokens per step are {given:,} as given; {line} {', '.join(f'{n:,}' for n in logged)}, "
+        "which is not used"
     )
 
 

@@ -104,12 +104,14 @@ class _Rewind:
     """A place at which the train metric's steps go back.
 
     ``before`` and ``after`` are the row, or the wall time, of the last point before it and of the
-    first after it; ``step`` is where it goes on, ``reached`` how far the log had come.
+    first after it; ``step`` is where it goes on, ``seam`` the last one logged below that (a run
+    may be evaluated there again when it resumes), ``reached`` how far the log had come.
     """
 
     before: float
     after: float
     step: int
+    seam: int
     reached: int
 
 
@@ -183,10 +185,13 @@ def _rewinds(part: Points) -> tuple[_Rewind, ...]:
     back = np.flatnonzero(np.diff(part.steps) < 0)
     at = part.rows if part.clock is None else part.clock
     reached = np.maximum.accumulate(part.steps)
-    return tuple(
-        _Rewind(float(at[i]), float(at[i + 1]), int(part.steps[i + 1]), int(reached[i]))
-        for i in back
-    )
+    found: list[_Rewind] = []
+    for i in back.tolist():
+        step = int(part.steps[i + 1])
+        below = part.steps[: i + 1][part.steps[: i + 1] < step]
+        seam = int(below.max(initial=-1))
+        found.append(_Rewind(float(at[i]), float(at[i + 1]), step, seam, int(reached[i])))
+    return tuple(found)
 
 
 def _without_abandoned(
@@ -251,9 +256,14 @@ def _without_copies(
     if part.tokens is not None:
         alike &= part.tokens[one] == part.tokens[two]
     repeated = np.zeros(len(one), np.bool_)
+    seam = np.zeros(len(one), np.bool_)
     for rewind in rewinds:
         repeated |= (part.steps[one] >= rewind.step) & (part.steps[one] <= rewind.reached)
-    wrong = np.flatnonzero(~alike & ~repeated)
+        seam |= part.steps[one] == rewind.seam
+    explained = repeated | (seam & (not neighbors))
+    if part.clock is not None:  # it says which copy is the later
+        explained |= part.clock[one] < part.clock[two]
+    wrong = np.flatnonzero(~alike & ~explained)
     if len(wrong):
         raise _two_values(reading, part, (int(one[wrong[0]]), int(two[wrong[0]])), len(wrong))
     dropped = one[alike & ~repeated]
@@ -298,8 +308,8 @@ def _goes_on(old: IntArray, new: IntArray) -> bool:
     Rows pasted behind others do not, nor does a whole table that stands there twice.
     """
     first, reached = int(new[0]), int(old.max())
-    before = len(np.unique(old[old >= first]))
-    again = np.unique(new[(new >= first) & (new <= reached)])
+    before = len(_distinct(old[old >= first]))
+    again = _distinct(new[(new >= first) & (new <= reached)])
     if first <= int(old.min()) and int(new.max()) == reached and len(again) == before:
         return False
     if len(again) >= _GOOD_PART * before:
@@ -308,8 +318,13 @@ def _goes_on(old: IntArray, new: IntArray) -> bool:
     if len(again) < 2 or not bool(beyond.any()):
         return False
     joint = int(np.argmax(beyond))  # logged more seldom than before, yet without a hole
-    stretch = np.unique(new[:joint])
+    stretch = _distinct(new[:joint])
     return len(stretch) > 1 and int(new[joint] - stretch[-1]) <= 2 * int(np.diff(stretch).max())
+
+
+def _distinct(steps: IntArray) -> IntArray:
+    """Return each step once, rising; of steps that rise already without sorting them."""
+    return steps if bool((np.diff(steps) > 0).all()) else np.unique(steps)
 
 
 def _point(part: Points, at: int) -> str:

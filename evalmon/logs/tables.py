@@ -19,13 +19,14 @@ from evalmon.logs.curves import curves_of
 from evalmon.logs.points import NO_TOKENS, Points, Reading
 from evalmon.types import FloatArray, IntArray, RunCurves
 
-__all__ = ["COLUMNS", "read", "read_all", "runs"]
+__all__ = ["COLUMNS", "meant", "read", "read_all", "runs"]
 
 COLUMNS = ("run", "metric", "step", "tokens", "value")
 """Columns of a tidy table, in the order in which they are written."""
 
 _NEEDED = ("metric", "step", "value")
 _CLOCK = "wall_time"
+_SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'"}
 _KINDS: dict[str, columns.Kind] = {
     "run": "name",
     "metric": "name",
@@ -178,17 +179,47 @@ def _load(path: Path, _changed_ns: int, _size: int) -> _Table:
 def _check_header(path: Path, given: dict[str, str], found: tuple[str, ...]) -> None:
     """Refuse a header that lacks a column or has one twice."""
     missing = [name for name in _NEEDED if name not in given]
+    if missing and (slip := _slip(found)):
+        raise DataError(f"{path}: {slip}")
     if missing:
         near = difflib.get_close_matches(missing[0], [n for n in given if n not in COLUMNS], n=1)
         hint = f" (nearest is {near[0]!r})" if near else ""
+        binary = columns.is_parquet(path)
         raise DataError(
-            f"{path}: line 1: column {', '.join(missing)} missing{hint}; found "
-            f"{', '.join(found)[:200]!r}: a tidy table has the columns {','.join(COLUMNS)}, "
-            "separated by commas"
+            f"{path}: {'' if binary else 'line 1: '}column {', '.join(missing)} missing{hint}; "
+            f"found {', '.join(found)[:200]!r}: a tidy table has the columns "
+            f"{', '.join(COLUMNS)}{'' if binary else ', separated by commas'}"
         )
     twice = [name for name in _KINDS if sum(n.strip() == name for n in found) > 1]
     if twice:
         raise DataError(f"{path}: line 1: column {twice[0]!r} stands there twice; remove one")
+
+
+def meant(path: Path) -> bool:
+    """Return whether a file is a tidy table but for its separator or the capitals of its header.
+
+    ``read`` says what to change.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    return bool(_slip(columns.header(path)))
+
+
+def _slip(found: tuple[str, ...]) -> str:
+    """Return what keeps a header from being a tidy table's, "" where it is another thing."""
+    for separator, shown in _SEPARATORS.items():
+        names = [name.strip(' "') for name in separator.join(found).split(separator)]
+        if separator in "".join(found) and {name.lower() for name in names} >= set(_NEEDED):
+            return f"line 1: the separator is {shown}, use ','"
+    lower = {name.strip().lower(): name.strip() for name in found}
+    wrong = [lower[name] for name in COLUMNS if lower.get(name, name) != name]
+    if wrong and lower.keys() >= set(_NEEDED):
+        return (
+            f"column {', '.join(wrong)}: write the names of columns in lower case, as in "
+            f"{','.join(COLUMNS)}"
+        )
+    return ""
 
 
 def _chosen(table: _Table, run: str | None) -> str:

@@ -25,7 +25,7 @@ from evalmon import restarts as restart_rows
 from evalmon import tags
 from evalmon.errors import DataError
 from evalmon.logs import columns
-from evalmon.logs.curves import curves_of
+from evalmon.logs.curves import curves_of, unknown_note
 from evalmon.logs.points import NO_TOKENS, Points, Reading
 from evalmon.types import FloatArray, IntArray, RunCurves
 
@@ -33,6 +33,8 @@ __all__ = ["read", "recognizes"]
 
 _STEPS = ("_step", "Step", "step", "global_step", "trainer/global_step", "iteration_step")
 """Columns that count steps, the first that is there counts; a chart has no other than these."""
+_OTHER_AXES = ("Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_timestamp")
+"""First columns of a chart that was drawn over something else than steps."""
 _CLOCKS = ("_timestamp", "_runtime")
 _RESUMED = ("resumed_from", "resumed_from_step")
 _EDGES = ("__MIN", "__MAX")
@@ -63,7 +65,9 @@ def recognizes(path: Path) -> bool:
         DataError: the file cannot be read.
     """
     names = columns.header(path)
-    return "_step" in names or bool(_step_column(names) and (_charted(names) or _known(names)))
+    if "_step" in names or (_step_column(names) and (_charted(names) or _known(names))):
+        return True
+    return names[0] in _OTHER_AXES and bool(_charted(names))
 
 
 def read(
@@ -97,7 +101,7 @@ def read(
     if not step:
         raise DataError(
             f"{path}: line 1: no column of steps ({', '.join(_STEPS)}) among "
-            f"{', '.join(names)[:200]!r}; export with the step on the x axis"
+            f"{', '.join(names)[:200]!r}; export with Step as x axis"
         )
     charted = _charted(names)
     cells = _chosen(path, charted, run) if charted else {name: name for name in _known(names)}
@@ -108,6 +112,8 @@ def read(
             f"{path}: line 1: no known metric among {', '.join(named)[:200]!r}; nearest to the "
             f"first are {', '.join(near)}: rename its column"
         )
+    unknown = [name for name in names if not charted and name not in cells]
+    unknown = [name for name in unknown if tags.holdout_meant(name)]
     source = _trainer(list(cells))
     shared = _shared(path, names, step, source, dict(restarts or {}))
     points, partial = _points(path, cells, names, shared)
@@ -121,7 +127,7 @@ def read(
         thinned=thinned,
         both_keys=not charted,
         partial=partial,
-        notes=shared.notes,
+        notes=(*([unknown_note(unknown)] if unknown else []), *shared.notes),
         seams=shared.seams,
         superseded=sum(int(np.count_nonzero(~shared.keep[part.rows])) for part in points),
     )

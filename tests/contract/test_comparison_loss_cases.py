@@ -200,7 +200,7 @@ def test_f33_a_resume_that_goes_back_to_the_first_instance_is_the_cause(tmp_path
 
 def test_f33_a_new_epoch_without_an_alarm_is_no_reason(tmp_path: Path) -> None:
     step = np.arange(1, 151)
-    flat = series(TRAIN, step, np.full(150, 2.5))
+    flat = series(TRAIN, step, again(150, seed=1)[1].values - 0.2)
     counter = series("data/epoch", step, np.where(step < 100, 1.0, 2.0))
     path = write(tmp_path / "t.csv", rows({"r": (flat, again(150)[1], counter)}))
     found = judged(path).verdict

@@ -251,3 +251,31 @@ def test_a_wandb_history_goes_to_a_verdict_against_a_table(tmp_path: Path, pair:
     result, record = compare(export, "--reference", f"{pair}:two")
     assert (result.exit_code, record["verdict"]) == (0, "healthy"), record["reasons"]
     assert (record["run"], record["step"]) == ("wandb_history", 200)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_output_that_cannot_be_written_ends_with_4_and_one_message(pair: Path) -> None:
+    command = [sys.executable, "-c", "from evalmon.cli import main; main()", "compare"]
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [*command, f"{pair}:one"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert ended.returncode == 4
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("Error: output cannot be written (")
+
+
+def test_names_are_printed_without_what_a_terminal_acts_on_and_cut(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", rows({"\x1b[31mred": drawn(1), "x" * 200: drawn(2)}))
+    result = CliRunner().invoke(main, ["compare", str(path), "--run", "\x1b[31mred"])
+    assert result.stdout.startswith("\\x1b[31mred: healthy\n")
+    result = CliRunner().invoke(main, ["compare", str(path), "--run", "x" * 200])
+    assert result.stdout.splitlines()[0] == "x" * 79 + "…: healthy"
+    result = CliRunner().invoke(main, ["compare", str(path), "--run", "\x1b[2J"])
+    assert result.exit_code == 2
+    assert "\x1b" not in result.stderr
+
+
+def test_a_plan_beyond_any_training_is_refused(pair: Path) -> None:
+    for text in ("1e300", "1.1e18"):
+        assert "more than any training has" in refusal(f"{pair}:one", "--planned-tokens", text)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from evalmon.curve_faults import broken, faults
+from evalmon.curve_faults import broken, faults, suspicions, unusable
 from evalmon.types import Series
 
 C4 = "eval/lm/c4_en-validation/ce_nats"
@@ -80,3 +80,20 @@ def test_what_no_trained_model_does_is_broken_and_a_rise_is_not():
 
 def test_a_counter_of_epochs_may_stand_still():
     assert faults(curve("data/epoch", [1.0] * 9)) == ()
+
+
+def test_a_holdout_that_is_stuck_is_unusable_and_a_train_loss_that_is_suspected():
+    values = [*falling(points=14), *[3.0] * 7]
+    said = "the last 7 points are all 3, from step 15 to 21."
+    assert unusable(curve(C4, values)) == f"{C4}: {said}"
+    assert suspicions(curve(C4, values)) == ()
+    assert unusable(curve("train/ce_nats", values)) == ""
+    assert suspicions(curve("train/ce_nats", values)) == (f"train/ce_nats: {said}",)
+    assert unusable(curve(C4, [*falling(points=15), *[3.0] * 6])) == ""  # not a third
+    assert unusable(curve(C4, [*falling(points=12), *[3.0] * 7])) == ""  # 19 points: rounding
+
+
+def test_losses_above_guessing_are_another_unit_whatever_the_tokens():
+    assert "the median of its last third is 12.6" in unusable(curve(C4, [12.6] * 5 + [12.7], 10))
+    assert unusable(curve(C4, [12.4] * 5 + [12.3], 10)) == ""
+    assert unusable(curve(C4, [50.0, 40.0, 4.0, 3.9, 3.8, 3.7])) == ""  # of an early spike

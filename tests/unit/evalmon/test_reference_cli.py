@@ -270,3 +270,40 @@ def test_every_command_has_help():
     }  # fmt: skip
     for name in names:
         assert call(*name, "--help").exit_code == 0
+
+
+def test_a_variable_that_names_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = table(tmp_path, rows())
+    monkeypatch.setenv(reference.FOLDER_VARIABLE, str(path))
+    for command in (("list",), ("show", "olmo3-7b-stage1"), ("add", path, "--name", "x")):
+        said = refused(ConfigError, *command)
+        assert said.startswith(f"{reference.FOLDER_VARIABLE}={path}: a file")
+
+
+def test_add_refuses_what_is_no_day_and_a_plan_that_the_table_goes_beyond(
+    tmp_path: Path, folder: Path
+):
+    path = table(tmp_path, rows())
+    for day in ("30.11.2026", "20261130", "2026-13-01"):
+        result = call("add", path, "--name", "x", "--date", day)
+        assert result.exit_code == 2
+        assert "write it as 2026-11-30" in result.stderr
+    said = refused(ConfigError, "add", path, "--name", "x", "--planned-tokens", str(11 * 10**9))
+    assert f"{C4} of a reaches 12,000,000,000 tokens" in said
+    assert not folder.exists()
+
+
+def test_add_warns_of_few_evaluations_and_of_a_run_that_alarms_alone(tmp_path: Path):
+    found = record("add", table(tmp_path, rows(points=5)), "--name", "few")
+    assert "5 evaluations, fewer than the 6" in found["warnings"][0]
+    assert found["known_faults"] == found["warnings"]
+    rng = np.random.default_rng(0)
+    lines = [
+        f"a,{metric},{step},{step * 10**8},{2.6 + rng.normal(0, 0.002) - drop * (step > 600)}\n"
+        for metric, every, drop in ((C4, 10, 0.0), (TRAIN, 1, 0.2))
+        for step in range(every, 1_001, every)
+    ]
+    found = record("add", table(tmp_path, "".join(lines)), "--name", "drop")
+    (said,) = found["warnings"]
+    assert said.startswith(f"{C4}: judged alone, it and train loss part by 0.")
+    assert found["known_faults"] == [said]

@@ -161,3 +161,9 @@ def test_a_stored_run_whose_folder_is_gone_keeps_its_scores_and_says_so(tmp_path
     assert TRAIN not in source.curves.curves
     assert len(source.curves.curves[synthetic_store.HOLDOUT].series) == 3
     assert "is gone: its train loss is not known" in source.curves.notes[0]
+
+
+def test_a_store_is_refused_with_a_run_that_has_none(table: Path, tmp_path: Path) -> None:
+    for name in (f"{table}:b:two", str(write(tmp_path / "one.csv", rows({"r": drawn(1)})))):
+        with pytest.raises(ConfigError, match=r"--store 'some.sqlite'.*is a table.*leave out"):
+            open_run(name, Reading(store="some.sqlite"))

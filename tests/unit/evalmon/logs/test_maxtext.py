@@ -352,7 +352,8 @@ def test_the_name_is_given_printed_or_the_files(tmp_path: Path):
     assert read(tmp_path, step(0, 3.0)).name == "run"
     printed = ["Config param run_name: olmo3-jax", step(0, 3.0)]
     assert read(tmp_path, *printed).name == "olmo3-jax"
-    assert read(tmp_path, *printed, run="mine").name == "mine"
+    assert read(tmp_path, *printed, run="olmo3-jax").name == "olmo3-jax"
+    assert read(tmp_path, step(0, 3.0), run="mine").name == "mine"
 
 
 def test_a_thinned_log_is_thinned_when_declared_and_sampled_when_not(tmp_path: Path):

@@ -187,9 +187,10 @@ def test_steps_logged_again_after_a_restart(
 def test_segments_in_reversed_order_without_a_clock_are_refused(tmp_path: Path) -> None:
     message = refusal(logged(tmp_path, NEW + OLD, clock=False))
     assert message == (
-        "FILE: line 2 and line 252: step 201 of train/ce_nats twice, with value 3.01 (2010 tokens) "
-        "and value 3 (2010 tokens): keep the one that counts; if a restart logged it again, keep "
-        "the rows in the order they were logged or add a column 'wall_time' in seconds"
+        "FILE: line 2 and line 252: step 201 of train/ce_nats twice (the first of 12 such steps), "
+        "with value 3.01 (2010 tokens) and value 3 (2010 tokens), and no restart that goes on from "
+        "there: remove one copy; if a restart logged it again, add a column 'wall_time' in seconds "
+        "(in an export of W&B '_timestamp')"
     )
 
 
@@ -268,7 +269,12 @@ def test_what_is_no_number_is_set_aside(tmp_path: Path) -> None:
         (1, C4), (2, C4), (2, TRAIN), (3, TRAIN), (4, TRAIN), (5, TRAIN)
     )  # fmt: skip
     assert C4 not in found.curves
-    assert f"{C4} holds no finite value: it has no curve" in found.notes
+    assert found.notes[0] == (
+        f"{TRAIN}: 4 values are NaN or infinite, from step 2 to 5; they are left out"
+    )
+    assert found.notes[1] == (
+        f"{C4}: all 2 values are NaN or infinite, from step 1 to 2: it has no curve"
+    )
 
 
 def test_a_restart_takes_a_nan_of_the_old_branch_with_it(tmp_path: Path) -> None:

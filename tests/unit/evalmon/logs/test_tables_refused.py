@@ -48,7 +48,7 @@ REFUSED = {
         f"FILE: 'train/ce_nats' and 'learning/loss' are both {TRAIN}; keep one of them",
     f"r,{TRAIN},1,10,3\nr,{TRAIN},1,11,3\n":
         f"FILE: line 2 and line 3: step 1 of {TRAIN} twice, with value 3 (10 tokens) and value 3 "
-        "(11 tokens): keep the one that counts",
+        "(11 tokens), and no restart that goes on from there: remove one copy",
     f"r,{TRAIN},1000,10000,3\nr,{C4},1000,10,3\n":
         f"FILE: step 1000 is at 10 tokens for {C4} and at 10000 for {TRAIN}",
     f"r,{TRAIN},1,10,\n": "FILE: run 'r' has no row with a value",
@@ -67,7 +67,13 @@ def test_refusals_name_the_place_and_the_value(tmp_path: Path, rows: str) -> Non
     ("head", "message"),
     [
         ("run,metric,step,tokens,vale\n", "FILE: line 1: column value missing (nearest is 'vale')"),
-        ("run;metric;step;tokens;value\n", "FILE: line 1: column metric, step, value missing"),
+        ("run;metric;step;tokens;value\n", "FILE: line 1: the separator is ';', use ','"),
+        ("run\tmetric\tstep\tvalue\n", "FILE: line 1: the separator is a tab, use ','"),
+        (
+            "Run,Metric,Step,Tokens,Value\n",
+            "FILE: column Run, Metric, Step, Tokens, Value: write the names of columns in lower",
+        ),
+        ("a;b,c\n", "FILE: line 1: column metric, step, value missing; found 'a;b, c'"),
         ("run,metric,step,step,value\n", "FILE: line 1: column 'step' stands there twice"),
     ],
 )
@@ -107,3 +113,78 @@ def test_parquet_refusals(tmp_path: Path) -> None:
     assert "column 'value' holds" in refusal(path)
     frame.assign(step=[1, 2], tokens=[10, None]).to_parquet(path)
     assert refusal(path).startswith(f"FILE: row 2: step 2 of {TRAIN} has no tokens")
+
+
+def parquet(folder: Path, **given: object) -> Path:
+    import pyarrow as pa
+    from pyarrow import parquet as files
+
+    rows = {"run": ["r"] * 2, "metric": [TRAIN] * 2, "step": [1, 2], "tokens": [10, 20],
+            "value": [3.0, 2.5]}  # fmt: skip
+    path = folder / "t.parquet"
+    files.write_table(pa.table({**rows, **given}), path)
+    return path
+
+
+def test_parquet_of_nothing_but_empty_cells(tmp_path: Path) -> None:
+    path = parquet(tmp_path, tokens=[None, None])
+    assert tables.read(path, tokens_per_step=7).curves[TRAIN].series.tokens.tolist() == [7, 14]
+    assert refusal(path).startswith(f"FILE: row 1: step 1 of {TRAIN} has no tokens")
+    assert refusal(parquet(tmp_path, value=[None, None])).startswith("FILE: run 'r' has no row")
+    assert refusal(parquet(tmp_path, metric=[None, None])).startswith(
+        "FILE: row 1: column 'metric': empty, expected a name"
+    )
+
+
+def test_parquet_without_rows_or_columns(tmp_path: Path) -> None:
+    path = tmp_path / "empty.parquet"
+    pd.DataFrame({"run": [], "metric": [], "step": [], "value": []}).to_parquet(path)
+    assert refusal(path) == "FILE: no rows; was the run logged yet?"
+    pd.DataFrame({"a": [1]}).to_parquet(path)
+    assert refusal(path) == (
+        "FILE: column metric, step, value missing; found 'a': a tidy table has the columns run, "
+        "metric, step, tokens, value"
+    )
+
+
+def test_unsigned_numbers_of_parquet(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    large = pa.array([1 << 40, (1 << 63) - 1], pa.uint64())
+    found = tables.read(parquet(tmp_path, tokens=large))
+    assert found.curves[TRAIN].series.tokens.tolist() == [1 << 40, (1 << 63) - 1]
+    path = parquet(tmp_path, tokens=pa.array([1, 1 << 63], pa.uint64()))
+    assert refusal(path).startswith(
+        "FILE: row 2: column 'tokens': '9223372036854775808' is not a whole number of at most "
+        "9,223,372,036,854,775,807; correct or remove this row"
+    )
+
+
+def test_large_whole_numbers_of_csv(tmp_path: Path) -> None:
+    rows = f"r,{TRAIN},1.0,,3\nr,{TRAIN},2,100000000000000001,3\n"
+    series = tables.read(table(tmp_path, rows), tokens_per_step=10).curves[TRAIN].series
+    assert series.tokens.tolist() == [10, 100000000000000001]  # not through a float
+    assert refusal(table(tmp_path, f"r,{TRAIN},1,4194304000000000000000,3\n")).startswith(
+        "FILE: line 2: column 'tokens': '4194304000000000000000' is not a whole number of at most "
+        "9,223,372,036,854,775,807"
+    )
+    assert refusal(
+        table(tmp_path, f"r,{TRAIN},100000000000000000,,3\n"), tokens_per_step=1000
+    ).startswith(f"FILE: line 2: step 100000000000000000 of {TRAIN} times 1000 tokens per step")
+
+
+def test_unknown_names_beside_known_ones_are_named_with_the_nearest(tmp_path: Path) -> None:
+    names = ["perf/mfu", "eval/lm/c4_en/ce_nats", "eval/lm/pile-validation/PPL", "train/CE los"]
+    rows = "".join(f"r,{name},1,10,3\n" for name in [TRAIN, *names])
+    assert tables.read(table(tmp_path, rows)).notes[0] == (
+        f"left out, not known: eval/lm/c4_en/ce_nats (nearest is {C4}), "
+        "eval/lm/pile-validation/PPL (nearest is eval/lm/pile-validation/ce_nats), perf/mfu, "
+        "train/CE los (nearest is train/CE loss)"
+    )
+
+
+def test_a_table_with_another_separator_is_told_from_other_files(tmp_path: Path) -> None:
+    assert tables.meant(table(tmp_path, "", "run;metric;step;tokens;value\n"))
+    assert tables.meant(table(tmp_path, "", "Metric,Step,Value\n"))
+    assert not tables.meant(table(tmp_path, "", HEAD))
+    assert not tables.meant(table(tmp_path, "", "some text; of another kind\n"))

@@ -254,3 +254,18 @@ def test_refusals(tmp_path: Path) -> None:
     assert refusal(twice) == ("FILE: line 1: column 'train/CE loss' stands there twice; remove one")
     empty = frame.assign(**{"train/CE loss": np.nan})[["_step", "train/CE loss"]]
     assert refusal(export(tmp_path, empty)).startswith("FILE: no value in train/CE loss")
+
+
+def test_a_chart_over_wall_time_is_known_and_refused(tmp_path: Path) -> None:
+    path = export(tmp_path, chart().rename(columns={"Step": "Relative Time (Wall)"}))
+    assert wandb_export.recognizes(path)
+    message = refusal(path)
+    assert message.startswith("FILE: line 1: no column of steps (")
+    assert message.endswith("; export with Step as x axis")
+
+
+def test_a_holdout_of_an_unknown_name_is_told(tmp_path: Path) -> None:
+    frame = history(10).rename(columns={"eval/lm/c4_en-validation/CE loss": "eval/lm/c4_en/ce"})
+    found = wandb_export.read(export(tmp_path, frame))
+    assert C4 not in found.curves
+    assert found.notes == (f"left out, not known: eval/lm/c4_en/ce (nearest is {C4})",)
