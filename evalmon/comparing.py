@@ -185,7 +185,7 @@ def _holdout(asked: str, run: Source, reference: Source | None) -> str:
             )
         raise DataError(
             f"{_named(run)}: no holdout loss among {_listed(run.curves.curves)}; a verdict needs "
-            "eval/lm/<holdout>-validation/ce_nats"
+            f"eval/lm/<holdout>-validation/ce_nats{comparison_notes.unknown_names(run.curves)}"
         )
     if (found := _HOLDOUT.fullmatch(asked)) is not None:
         wanted = found[1]

@@ -16,7 +16,7 @@ from evalmon.run_evidence import TRAIN_METRIC
 from evalmon.sources import Kind, Source
 from evalmon.types import RunCurves, Sampling, Series
 
-__all__ = ["last_tokens", "notes", "uncovered", "withheld"]
+__all__ = ["last_tokens", "notes", "uncovered", "unknown_names", "withheld"]
 
 _OF_A_METRIC = re.compile(r"[\w+-]+(/[\w+-]+)+\b")
 _MOST_FAULTS = 3
@@ -217,3 +217,9 @@ def _ranges(judged: Series, chosen: "Sequence[bool] | np.ndarray", lacks: str) -
 def _count(number: int, one: str, many: str) -> str:
     """Return a number with its noun."""
     return f"{number:,} {one if number == 1 else many}"
+
+
+def unknown_names(curves: RunCurves) -> str:
+    """Return what the reader of a source says of metric names it does not know, or ""."""
+    said = [note for note in curves.notes if "not known" in note]
+    return f". {'; '.join(said)}" if said else ""

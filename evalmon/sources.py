@@ -268,6 +268,8 @@ def _reader(path: Path, beginning: bytes) -> tuple[Kind, Callable[..., RunCurves
             return Kind.WANDB, wandb_export.read
         if packed or len(names & _TABLE_COLUMNS) == len(_TABLE_COLUMNS) - 1:
             return Kind.TABLE, tables.read  # which says what its columns lack
+        if tables.meant(path):
+            return Kind.TABLE, tables.read  # which names the separator, or the capitals
     raise DataError(f"{path}: looks like {_look(beginning)}; {POSSIBLE}")
 
 
