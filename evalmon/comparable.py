@@ -15,7 +15,7 @@ from evalmon.run_evidence import RATE_METRIC, TRAIN_METRIC
 from evalmon.sources import Kind, Source
 from evalmon.types import Curve, Json, LeakageReport, Series
 
-__all__ = ["Prepared", "by_bytes", "refuse_other_recipe", "without_leaked"]
+__all__ = ["Prepared", "by_bytes", "by_divisor", "refuse_other_recipe", "without_leaked"]
 
 _SAME_PLAN = 0.05  # share by which two plans of one recipe may differ
 
@@ -37,6 +37,31 @@ class Prepared:
     reasons: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     evidence: Mapping[str, Json] = field(default_factory=dict[str, Json])
+
+
+def by_divisor(run: Source, reference: Source | None, metric: str) -> Source:
+    """Judge a run by the mean that its reference is published in, where it was scored as well.
+
+    OLMo-core's evaluator divides by all tokens of a document, so AI2's curves are laid over
+    ``olmo_core_ce_nats``, not over the mean of predicted tokens.
+
+    Args:
+        run: the run.
+        reference: its reference, None when judged alone.
+        metric: the holdout's loss.
+
+    Returns:
+        The run, with that mean in place of ``metric`` where the reference's divisor asks for it.
+    """
+    other = run.curves.curves.get(metric.replace("/ce_nats", "/olmo_core_ce_nats"))
+    if reference is None or other is None:
+        return run
+    if reference.curves.curves[metric].facts.get("divisor") != "all_tokens":
+        return run
+    facts = {**run.curves.curves[metric].facts, "divisor": "all_tokens"}
+    chosen = replace(other, series=replace(other.series, metric=metric), facts=facts)
+    curves = replace(run.curves, curves={**run.curves.curves, metric: chosen})
+    return replace(run, curves=curves)
 
 
 def without_leaked(run: Source, reference: Source | None, metric: str, path: Path) -> Prepared:

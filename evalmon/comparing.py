@@ -109,6 +109,7 @@ def compare(options: CompareOptions) -> Comparison:
         comparable.refuse_other_recipe(run, reference, options.planned_tokens)
     holdout = _holdout(options.holdout, run, reference)
     metric = f"eval/lm/{holdout}-validation/ce_nats"
+    run = comparable.by_divisor(run, reference, metric)
     ready = _prepared(options.without_leaked, run, reference, metric)
     notes: list[str] = []
     judged = _within(ready.run, ready.reference, metric, notes)
@@ -287,7 +288,9 @@ def _evidence(
     from evalmon import stored_runs
 
     found = stored_runs.evidence(source.store, source.description, source.curves, holdout)
-    return replace(found, holdout=holdout, tasks=tasks)
+    facts = source.curves.curves[holdout.metric].facts
+    known = {**found.holdout_facts, **{k: v for k, v in facts.items() if k == "divisor"}}
+    return replace(found, holdout=holdout, holdout_facts=known, tasks=tasks)
 
 
 def _tasks(

@@ -198,10 +198,18 @@ def test_differences_say_what_could_be_done() -> None:
 
 
 def test_another_divisor_is_no_correction() -> None:
-    (found,) = differences({"divisor": "all_tokens"}, {"divisor": "predicted_tokens"})
+    (found,) = differences({"divisor": "characters"}, {"divisor": "predicted_tokens"})
     assert found.remedy == ""
 
 
 def test_tokens_have_names() -> None:
     assert {"throughput/total tokens", "throughput/total_tokens", "tokens"} <= set(token_tags())
     assert not any(sources_of(name) for name in token_tags())
+
+
+@pytest.mark.parametrize("other", ["predicted_tokens", "total_weights"])
+def test_a_zero_a_document_in_the_mean_is_an_offset_of_known_size(other: str):
+    (found,) = differences({"divisor": other}, {"divisor": "all_tokens"})
+    assert (found.remedy, found.nats) == ("correction", 0.007)
+    (refused,) = differences({"divisor": "characters"}, {"divisor": "all_tokens"})
+    assert refused.remedy == ""
