@@ -158,8 +158,8 @@ def _shift(
 
 
 def _spread_so_far(r: FloatArray) -> FloatArray:
-    """Return [n] spread of one r from differences of neighbors so far, infinite before three."""
-    result = np.full(len(r), np.inf)
+    """Return [n] spread of one r from differences of neighbors so far, 0 before three."""
+    result = np.zeros(len(r))
     for k in range(2, len(r)):
         result[k] = float(np.std(np.diff(r[: k + 1]))) / np.sqrt(2)
     return result

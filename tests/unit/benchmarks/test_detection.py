@@ -1,13 +1,15 @@
 """The simulator draws what it says, the same again, and its table runs in small."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from evalmon.detectors.profiles import PROFILES
 from evalmon.detectors.unmatched_drop import judge_points
-from tests.benchmarks.detection.__main__ import main
 from tests.benchmarks.detection.faults import FAULTS, RAMP_FRACTION
 from tests.benchmarks.detection.simulator import NUISANCES, Batch, Setting, draw
 from tests.benchmarks.detection.thresholds import scaled, thresholds
@@ -136,11 +138,15 @@ def test_every_threshold_is_scaled_alone() -> None:
 
 
 @pytest.mark.slow
-def test_the_table_runs_in_small(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_runs_in_small() -> None:
     parts = ("false_alarms", "delays", "confusion", "short")
     asked = [argument for part in parts for argument in ("--part", part)]
-    main(["--json", "--scale", "0.002", "--workers", "2", "--seed", "1", *asked])
-    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    command = [sys.executable, "-m", "tests.benchmarks.detection", "--json", *asked]
+    ran = subprocess.run(
+        [*command, "--scale", "0.002", "--workers", "2", "--seed", "1"],
+        cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    record = json.loads(ran.stdout.splitlines()[-1])
     assert {row["part"] for row in record["rows"]} == set(parts)
     sure = [row for row in record["rows"] if row.get("fault") == "sudden 0.25" and "found" in row]
     assert sure
