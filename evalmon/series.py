@@ -226,16 +226,17 @@ def noise_of(moves: FloatArray, counts: IntArray) -> FloatArray:
         moves: [n] median |difference of neighbors| of each window, NaN where it has none.
         counts: [n] points of each window.
     """
-    result = np.zeros(len(moves), np.float64)
+    middles = np.zeros(len(moves), np.float64)
     seen: list[float] = []
+    middle = 0.0
     for n, (move, count) in enumerate(zip(moves.tolist(), counts.tolist(), strict=True)):
         if count > 1:
             insort(seen, move)
-        if seen:
-            middle = (seen[(len(seen) - 1) // 2] + seen[len(seen) // 2]) / 2
-            excess = _MEDIAN_EXCESS if count > 2 else 1.0
-            result[n] = excess * _MEDIAN_TO_SD * middle / np.sqrt(2 * count)
-    return result
+            half = len(seen) // 2
+            middle = seen[half] if len(seen) % 2 else (seen[half - 1] + seen[half]) / 2
+        middles[n] = middle
+    excess = np.where(counts > 2, _MEDIAN_EXCESS, 1.0)
+    return excess * _MEDIAN_TO_SD * middles / np.sqrt(2 * np.maximum(counts, 1))
 
 
 def _by_length(values: FloatArray, within: Windows) -> Iterator[tuple[IntArray, FloatArray]]:

@@ -104,10 +104,12 @@ def measure_part(
     reached = np.intersect1d(covered, within.evaluations)
     inside = np.isin(within.evaluations, reached)
     levels = series.window_medians(between.steps, run.values[where], within)[inside]
-    medians = series.window_medians(between.steps, between.values, within)[inside]
     holdout_gap = gap.values[np.isin(covered, reached)]
     alone = inputs.reference_train is None or inputs.reference_holdout is None
     values, nothing = holdout.values[reached], np.zeros(len(reached))
+    medians = nothing
+    if profile.centered or not alone:
+        medians = series.window_medians(between.steps, between.values, within)[inside]
     excess = holdout_gap - medians
     if alone:
         excess = medians if profile.centered else values

@@ -9,6 +9,7 @@ The rule is causal: the verdict at an evaluation rests on it and those before, s
 evaluations never move an alarm. Only the place of the onset is improved by later ones.
 """
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -42,13 +43,20 @@ def detect(inputs: CurveInputs, profile: Profile) -> CurveResult:
     Returns:
         The result; ``enough_data`` is False when the last evaluation cannot be judged.
     """
-    points, reason, uncovered = measure(inputs, profile)
-    reason = reason or baseline_missing(points, uncovered, inputs, profile)
-    vetted = None
-    if inputs.reference_holdout is not None:
-        own = reference_until(inputs, inputs.holdout)
-        vetted = judge_points(measure(own, profile)[0], profile, _plan(own, profile))
+    if inputs.reference_holdout is None:
+        return decide(inputs, profile, *_measured(inputs, profile), None)
+    own = reference_until(inputs, inputs.holdout)
+    with ThreadPoolExecutor(1) as pool:  # numpy works on both at once
+        vetting = pool.submit(measure, own, profile)
+        points, reason = _measured(inputs, profile)
+        vetted = judge_points(vetting.result()[0], profile, _plan(own, profile))
     return decide(inputs, profile, points, reason, vetted)
+
+
+def _measured(inputs: CurveInputs, profile: Profile) -> tuple[Points, str]:
+    """Return the evaluations that can be judged, and why the last one cannot, or ""."""
+    points, reason, uncovered = measure(inputs, profile)
+    return points, reason or baseline_missing(points, uncovered, inputs, profile)
 
 
 def decide(
