@@ -32,6 +32,7 @@ __all__ = [
     "whole_of",
 ]
 
+_FEW = 64  # names looked for one by one
 Kind = Literal["name", "whole", "number"]
 """What a column holds: names (dictionary-encoded), whole numbers, or numbers."""
 
@@ -123,13 +124,10 @@ def names_of(path: Path, name: str, column: Column) -> tuple[tuple[str, ...], In
     names = [str(item) for item in encoded.dictionary.to_pylist()]
     if "" in names and len(empty := np.flatnonzero(codes == names.index(""))):
         raise _refused(path, int(empty[0]), name, "", "a name")
-    reached = np.maximum.accumulate(codes)
-    if (
-        reached[0] == 0
-        and reached[-1] == len(names) - 1
-        and int(np.diff(reached).max(initial=0)) < 2
-    ):
-        return tuple(names), codes
+    if len(names) <= _FEW:  # as they nearly always are, in order of appearance
+        firsts = [int(np.argmax(codes == at)) for at in range(len(names))]
+        if firsts == sorted(set(firsts)) and codes[firsts].tolist() == list(range(len(names))):
+            return tuple(names), codes
     first = np.full(len(names), -1)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # the last write is the first row
     appearing = [int(i) for i in np.argsort(first) if first[i] >= 0]
