@@ -323,8 +323,7 @@ def _same_recipe(
 
 def _without(holdout: Series, steps: Sequence[int]) -> Series:
     """Return a holdout series without the steps that cannot be trusted."""
-    kept = ~np.isin(holdout.steps, np.array(steps, np.int64))
-    return Series(holdout.metric, holdout.steps[kept], holdout.tokens[kept], holdout.values[kept])
+    return holdout.pick(~np.isin(holdout.steps, np.array(steps, np.int64)))
 
 
 def _trusted_holdout(evidence: RunEvidence) -> Series:

@@ -369,7 +369,7 @@ def _size(run: RunDescription) -> int:
 def _cut(curve: Series, tokens: int) -> Series:
     """Return a curve up to its first point at or after ``tokens``: what interpolation needs."""
     end = int(np.searchsorted(curve.tokens, tokens, side="left")) + 1
-    return Series(curve.metric, curve.steps[:end], curve.tokens[:end], curve.values[:end])
+    return curve.pick(slice(end))
 
 
 def _absent(name: str, metric: str) -> RunEvidence:

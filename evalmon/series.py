@@ -17,7 +17,6 @@ __all__ = [
     "Windows",
     "align",
     "gap",
-    "noise",
     "noise_of",
     "usual_spacing",
     "window_medians",
@@ -192,23 +191,6 @@ def window_medians(steps: IntArray, values: FloatArray, within: Windows) -> Floa
     return result
 
 
-def noise(values: FloatArray, within: Windows) -> FloatArray:
-    """Return the standard error of each window's median, from the points seen so far.
-
-    The spread of one point is estimated from differences of neighbors inside windows,
-    which a trend does not enter: 1.4826 x median |difference| / sqrt 2 in each window, and
-    of these the median over this window and all before it.
-
-    Args:
-        values: [m] values, one a train point.
-        within: n windows.
-
-    Returns:
-        [n] standard errors in the unit of ``values``; 0 while no window has held two points.
-    """
-    return noise_of(window_moves(values, within), within.stop - within.start)
-
-
 def window_moves(values: FloatArray, within: Windows) -> FloatArray:
     """Return [n] median |difference of neighbors| in each window, NaN in those of one point."""
     typical = np.full(len(within), np.nan)
@@ -220,11 +202,18 @@ def window_moves(values: FloatArray, within: Windows) -> FloatArray:
 
 
 def noise_of(moves: FloatArray, counts: IntArray) -> FloatArray:
-    """Return the standard errors of :func:`noise`.
+    """Return the standard error of each window's median, from the points seen so far.
+
+    The spread of one point is estimated from differences of neighbors inside windows,
+    which a trend does not enter: 1.4826 x median |difference| / sqrt 2 in each window, and
+    of these the median over this window and all before it.
 
     Args:
-        moves: [n] median |difference of neighbors| of each window, NaN where it has none.
+        moves: [n] median |difference of neighbors| of each window, of :func:`window_moves`.
         counts: [n] points of each window.
+
+    Returns:
+        [n] standard errors in the unit of ``moves``; 0 while no window has held two points.
     """
     middles = np.zeros(len(moves), np.float64)
     seen: list[float] = []

@@ -86,11 +86,11 @@ class Follower:
         )
         self.result = unmatched_drop.decide(inputs, self._profile, points, reason, self._vet())
         # What comes next needs train points that no window has used, and evaluations around them.
-        train, begin = _tail(inputs.train, part.used), len(inputs.holdout) - 1
+        train, begin = inputs.train.pick(slice(part.used, None)), len(inputs.holdout) - 1
         if len(train):
             before = int(np.searchsorted(inputs.holdout.tokens, train.tokens[0], side="right")) - 1
             begin = min(begin, max(before, 0))
-        self._inputs = replace(inputs, train=train, holdout=_tail(inputs.holdout, begin))
+        self._inputs = replace(inputs, train=train, holdout=inputs.holdout.pick(slice(begin, None)))
         return self.result
 
     def _vet(self) -> CurveResult | None:
@@ -102,18 +102,15 @@ class Follower:
         fresh = int(np.searchsorted(now.holdout.steps, holdout, side="right"))
         if fresh < len(now.holdout):
             begin = int(np.searchsorted(now.train.steps, train, side="right"))
-            self._reference.extend(_tail(now.train, begin), _tail(now.holdout, fresh))
+            self._reference.extend(
+                now.train.pick(slice(begin, None)), now.holdout.pick(slice(fresh, None))
+            )
         return self._reference.result
 
 
 def _last(points: Series) -> int:
     """Return the last step of a series, -1 of an empty one."""
     return int(points.steps[-1]) if len(points) else -1
-
-
-def _tail(points: Series, begin: int) -> Series:
-    """Return a series from a position on."""
-    return Series(points.metric, points.steps[begin:], points.tokens[begin:], points.values[begin:])
 
 
 def _joined(first: Series, second: Series) -> Series:

@@ -11,12 +11,23 @@ from evalmon.detectors.curve import CurveInputs, Points
 from evalmon.detectors.profiles import Profile
 from evalmon.types import FloatArray, IntArray, Series
 
-__all__ = ["HOLDOUT_HOLE", "UNREACHED", "Measured", "hole", "join", "measure", "measure_part"]
+__all__ = [
+    "HOLDOUT_HOLE",
+    "TRAIN_HOLE",
+    "UNREACHED",
+    "Measured",
+    "hole",
+    "join",
+    "measure",
+    "measure_part",
+]
 
 HOLDOUT_HOLE: Final = 2.0
 """Widest hole of a reference's holdout that is bridged, in its usual spacings."""
 
-_TRAIN_HOLE: Final = 10.0
+TRAIN_HOLE: Final = 10.0
+"""The same of its train loss."""
+
 _COLUMNS: Final = tuple(item.name for item in fields(Points) if item.name != "noise")
 UNREACHED: Final = "no train loss was logged before the last evaluation"
 """Reason of an evaluation that has no window."""
@@ -89,7 +100,7 @@ def measure_part(
         where, theirs = series.align(
             inputs.reference_train,
             run.tokens,
-            longest_gap=_TRAIN_HOLE,
+            longest_gap=TRAIN_HOLE,
             usual_tokens=usual_train,
         )
         between = _picked(run, where, run.values[where] - theirs)
@@ -173,7 +184,7 @@ def _reason(inputs: CurveInputs, between: Series, gap: Series, judged: IntArray)
         said = "" if covered else hole(theirs[1], last, HOLDOUT_HOLE)
         if said or (covered and reached):
             return said
-        if said := hole(theirs[0], last, _TRAIN_HOLE):
+        if said := hole(theirs[0], last, TRAIN_HOLE):
             return said
         if not covered or not len(between):
             end = min(

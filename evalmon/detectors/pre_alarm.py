@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from evalmon import series
+from evalmon.detectors.measuring import TRAIN_HOLE
 from evalmon.types import FloatArray, IntArray, Series
 
 __all__ = ["PreAlarm", "detect"]
@@ -54,10 +55,11 @@ def detect(train: Series, reference: Series | None, planned_tokens: int) -> PreA
     if len(train) < _TO * _LEAST_POINTS:
         return None
     width = max(planned_tokens // _WINDOWS, 1)
-    train = _tail(train, 2 * (_TO + _IN_A_ROW) * width)
+    since = train.tokens[-1] - 2 * (_TO + _IN_A_ROW) * width
+    train = train.pick(train.tokens >= since)
     gap = train
     if reference is not None and len(reference):
-        gap = series.gap(train, reference, longest_gap=10.0)
+        gap = series.gap(train, reference, longest_gap=TRAIN_HOLE)
     windows, medians = _medians(gap, width)
     if len(windows) <= _TO or not _successive(windows):
         return None
@@ -70,12 +72,6 @@ def detect(train: Series, reference: Series | None, planned_tokens: int) -> PreA
         return None
     first = len(medians) - standing
     return PreAlarm(int((windows[first] + 1) * width), float(drops[-1]))
-
-
-def _tail(points: Series, tokens: int) -> Series:
-    """Return the last so many tokens of a series."""
-    begin = int(np.searchsorted(points.tokens, points.tokens[-1] - tokens))
-    return Series(points.metric, points.steps[begin:], points.tokens[begin:], points.values[begin:])
 
 
 def _medians(points: Series, width: int) -> tuple[IntArray, FloatArray]:

@@ -33,8 +33,11 @@ class Series:
 
     def until(self, step: int) -> "Series":
         """Return the part up to and including ``step``."""
-        end = int(np.searchsorted(self.steps, step, side="right"))
-        return Series(self.metric, self.steps[:end], self.tokens[:end], self.values[:end])
+        return self.pick(slice(int(np.searchsorted(self.steps, step, side="right"))))
+
+    def pick(self, where: "slice | IntArray | NDArray[np.bool_]") -> "Series":
+        """Return some of its points, in the order they have."""
+        return Series(self.metric, self.steps[where], self.tokens[where], self.values[where])
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,32 +9,19 @@ import pytest
 from click.testing import CliRunner
 
 from evalmon import metrics, reference, reference_cli
-from evalmon.comparing import CompareOptions, Comparison, compare
 from evalmon.logs import maxtext
 from evalmon.store import Store
-from evalmon.types import FloatArray, MetricIdentity, Score, Series
+from evalmon.types import MetricIdentity, Score
 from tests import synthetic_store
 from tests.synthetic_store import identity
-from tests.unit.evalmon.drawn_runs import rows, write
+from tests.unit.evalmon.drawn_runs import C4, TRAIN, judged, rows, series, write
 from tests.unit.evalmon.logs.maxtext_log import Shape, write_log
-
-TRAIN, C4 = "train/ce_nats", "eval/lm/c4_en-validation/ce_nats"
-STEP_TOKENS = 1_000
 
 
 @pytest.fixture(autouse=True)
 def ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what this machine's user has added."""
     monkeypatch.setenv(reference.FOLDER_VARIABLE, str(tmp_path / "added"))
-
-
-def series(metric: str, steps: Any, values: FloatArray) -> Series:
-    steps = np.asarray(steps, np.int64)
-    return Series(metric, steps, steps * STEP_TOKENS, np.asarray(values, np.float64))
-
-
-def judged(run: object, **options: Any) -> Comparison:
-    return compare(CompareOptions(str(run), **options))
 
 
 # F26: runs with different tokenizers.

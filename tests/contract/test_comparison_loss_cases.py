@@ -1,33 +1,21 @@
 """Faults of schedules and of data that comes again, each from a table to a verdict."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from evalmon import bands, reference
-from evalmon.comparing import CompareOptions, Comparison, compare
-from evalmon.types import FloatArray, Series
-from tests.unit.evalmon.drawn_runs import rows, write
+from evalmon.types import Series
+from tests.unit.evalmon.drawn_runs import C4, STEP_TOKENS, TRAIN, judged, rows, series, write
 
-TRAIN, C4, RATE = "train/ce_nats", "eval/lm/c4_en-validation/ce_nats", "optim/lr"
-STEP_TOKENS = 1_000
+RATE = "optim/lr"
 
 
 @pytest.fixture(autouse=True)
 def ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what this machine's user has added."""
     monkeypatch.setenv(reference.FOLDER_VARIABLE, str(tmp_path / "added"))
-
-
-def series(metric: str, steps: Any, values: FloatArray) -> Series:
-    steps = np.asarray(steps, np.int64)
-    return Series(metric, steps, steps * STEP_TOKENS, np.asarray(values, np.float64))
-
-
-def judged(run: object, **options: Any) -> Comparison:
-    return compare(CompareOptions(str(run), **options))
 
 
 # F32: schedule length and run length differ.

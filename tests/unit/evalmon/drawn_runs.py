@@ -9,14 +9,25 @@ from typing import Any
 import numpy as np
 from click.testing import CliRunner, Result
 
+from evalmon import comparing
 from evalmon.cli import main
-from evalmon.types import Series
+from evalmon.types import FloatArray, Series
 
 STEPS, BATCH_TOKENS, EVERY = 200, 2_048, 10
 PLAN = STEPS * BATCH_TOKENS
 TRAIN = "train/ce_nats"
 C4 = "eval/lm/c4_en-validation/ce_nats"
+STEP_TOKENS = 1_000
 COLUMNS = ("run", "metric", "step", "tokens", "value")
+
+
+def series(metric: str, steps: Any, values: FloatArray) -> Series:
+    steps = np.asarray(steps, np.int64)
+    return Series(metric, steps, steps * STEP_TOKENS, np.asarray(values, np.float64))
+
+
+def judged(run: object, **options: Any) -> comparing.Comparison:
+    return comparing.compare(comparing.CompareOptions(str(run), **options))
 
 
 def drawn(seed: int, *, memorized: float = 0.0, holdout: str = C4) -> tuple[Series, Series]:
