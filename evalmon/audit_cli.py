@@ -5,18 +5,14 @@ Exit codes: 0 sound, 1 findings, 2 bad input, 3 the window is too short to tell.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from evalmon.errors import DataError
-from evalmon.types import (
-    ID_LOG_MAGIC,
-    ID_LOG_RECORD,
-    OverlapMeasure,
-    RepeatSummary,
-    RunDescription,
-)
+
+if TYPE_CHECKING:
+    from evalmon.types import RepeatSummary, RunDescription
 
 __all__ = ["audit"]
 
@@ -124,6 +120,7 @@ def run_command(run: Path, *, exact: bool, as_json: bool) -> None:
     """
     from evalmon.audit import repeat_report
     from evalmon.detectors import repeated_instances
+    from evalmon.types import RunDescription
 
     description = RunDescription.load(run)
     path, size, summary = _repeats(description, exact=exact)
@@ -175,6 +172,7 @@ def leakage_command(
     Ends with 1 when a document is there whole, or with at least --share of its n-grams.
     """
     from evalmon import leakage
+    from evalmon.types import OverlapMeasure, RunDescription
 
     description = RunDescription.load(run)
     report = leakage.overlap(
@@ -186,13 +184,14 @@ def leakage_command(
     raise SystemExit(int(bool(report.leaked)))
 
 
-def _repeats(run: RunDescription, *, exact: bool) -> tuple[Path, int, RepeatSummary]:
+def _repeats(run: "RunDescription", *, exact: bool) -> "tuple[Path, int, RepeatSummary]":
     """Read a run's id log with a progress bar and count; return the file and its bytes too."""
     from tqdm import tqdm
 
     from evalmon import id_logs
     from evalmon.audit import repeats
     from evalmon.logs import jsonl
+    from evalmon.types import ID_LOG_MAGIC, ID_LOG_RECORD
 
     path = run.path / id_logs.ID_LOG_NAME
     size = path.stat().st_size if path.is_file() else 0

@@ -101,10 +101,7 @@ def compare(options: CompareOptions) -> Comparison:
         StoreError: a store that cannot be read.
     """
     reading = Reading(options.run_name, options.store, options.thinned, options.tokens_per_step)
-    run = sources.open_run(options.run, reading)
-    reference = (
-        sources.open_reference(options.reference, run, reading) if options.reference else None
-    )
+    run, reference = sources.open_pair(options.run, options.reference or "", reading)
     if reference and options.same_recipe:
         comparable.refuse_other_recipe(run, reference, options.planned_tokens)
     holdout = _holdout(options.holdout, run, reference)

@@ -7,6 +7,7 @@ fault is a sentence for the reader and for the index.
 
 import numpy as np
 
+from evalmon.series import medians
 from evalmon.types import FloatArray, Series
 
 __all__ = ["broken", "faults", "suspicions", "unusable"]
@@ -143,7 +144,7 @@ def _other_unit(series: Series) -> list[str]:
     metric, values = series.metric, series.values
     if len(values) < _FEWEST or not metric.endswith("/ce_nats"):
         return []
-    late = float(np.median(values[len(values) - len(values) // 3 - 1 :]))
+    late = float(medians(values[len(values) - len(values) // 3 - 1 :]))
     if late <= _NO_LOSS_NATS:
         return []
     return [
@@ -171,11 +172,13 @@ def _impossible(series: Series) -> list[str]:
     """Return what no trained model's loss is: negative, or at that of guessing."""
     metric, steps, values = series.metric, series.steps, series.values
     found = _negative(series)
-    half = values[len(values) // 2 :]
     learned = len(values) >= _FEWEST and series.tokens[len(values) // 2] >= _LEARNED_TOKENS
-    if learned and metric.endswith("/ce_nats") and np.median(half) > _GUESSING_NATS:
+    if not learned or not metric.endswith("/ce_nats"):
+        return found
+    late = float(medians(values[len(values) // 2 :]))
+    if late > _GUESSING_NATS:
         found.append(
-            f"{metric}: the median of its last half is {np.median(half):.3f} nats, close to "
+            f"{metric}: the median of its last half is {late:.3f} nats, close to "
             f"guessing, from step {steps[len(values) // 2]:,}; the column is likely broken."
         )
     return found

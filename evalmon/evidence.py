@@ -6,11 +6,11 @@ reading of the case.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evalmon import bands, withheld
-from evalmon.audit import repeats
 from evalmon.config import ComparisonSettings
 from evalmon.detectors import (
     epochs,
@@ -39,10 +39,14 @@ from evalmon.types import (
     ProbeResult,
     RepeatSummary,
     RunCurves,
+    RunDescription,
     Sampling,
     Series,
     TaskDifference,
 )
+
+if TYPE_CHECKING:
+    from evalmon.id_logs import IdLog
 
 __all__ = ["Case", "build_case"]
 
@@ -187,11 +191,7 @@ def build_case(
         tokens_per_step=curves.tokens_per_step,
         curve=curve,
         reference=used.curves.name if used else None,
-        repeats=(
-            None
-            if ids is None or described is None
-            else repeats.summarize(ids, described, tuple(n for n in curves.seams if n < step))
-        ),
+        repeats=_repeats(ids, described, tuple(n for n in curves.seams if n < step)),
         probe=evidence.probe,
         probe_checkpoint=probed,
         ids_fingerprint=ids.until(probed.step).fingerprint if ids and probed else None,
@@ -226,6 +226,17 @@ def _causes(curves: RunCurves, judged: CurveResult) -> tuple[str, ...]:
     found = (curves.curves.get(metric) for metric in (EPOCH_METRIC, POSITION_METRIC))
     epoch, position = (item.series if item else None for item in found)
     return epochs.causes(epoch, position, judged.alarm.onset_tokens, judged.alarm.tokens)
+
+
+def _repeats(
+    ids: "IdLog | None", described: RunDescription | None, seams: tuple[int, ...]
+) -> RepeatSummary | None:
+    """Count repeats, where the run kept the ids of what it read."""
+    if ids is None or described is None:
+        return None
+    from evalmon.audit import repeats
+
+    return repeats.summarize(ids, described, seams)
 
 
 def _judge_curves(inputs: CurveInputs, profile: Profile) -> CurveResult:

@@ -42,7 +42,7 @@ def from_checkpoints(
     """
     from evalmon import checkpoints
     from evalmon.monitor import Monitor
-    from evalmon.sources import Reading, open_run
+    from evalmon.sources import Reading, open_pair
 
     found = checkpoints.find(run).committed
     if not found:
@@ -59,7 +59,7 @@ def from_checkpoints(
             f"{first.checkpoint.step}: {first.message}; nothing was added, and what was scored is "
             "kept: run the command again"
         )
-    curves = open_run(str(run.path), Reading(store=store.where)).curves
+    curves = open_pair(str(run.path), "", Reading(store=store.where))[0].curves
     known: dict[str, Curve] = {}
     for metric, curve in curves.curves.items():
         if metric in _KEPT or metric.startswith("eval/"):

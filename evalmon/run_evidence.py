@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from evalmon.detectors.trust_evidence import TrustEvidence
-from evalmon.id_logs import IdLog
-from evalmon.logs.jsonl import RunLog
 from evalmon.types import (
     CheckpointRef,
     Curve,
@@ -19,6 +18,10 @@ from evalmon.types import (
     Series,
     TaskDifference,
 )
+
+if TYPE_CHECKING:
+    from evalmon.id_logs import IdLog
+    from evalmon.logs.jsonl import RunLog
 
 __all__ = [
     "EPOCH_METRIC", "POSITION_METRIC", "RATE_METRIC", "TRAIN_METRIC", "RunEvidence", "curves_of",
@@ -63,7 +66,7 @@ class RunEvidence:
     holdout_facts: Mapping[str, Json] = field(default_factory=dict[str, Json])
     description: RunDescription | None = None
     holdout_identity: MetricIdentity | None = None
-    ids: IdLog | None = None
+    ids: "IdLog | None" = None
     probe: ProbeResult | None = None
     probe_checkpoint: CheckpointRef | None = None
     tasks: tuple[TaskDifference, ...] = ()
@@ -105,7 +108,7 @@ def holdout_facts(identity: MetricIdentity | None) -> dict[str, Json]:
     return facts
 
 
-def curves_of(run: RunDescription, log: RunLog) -> RunCurves:
+def curves_of(run: RunDescription, log: "RunLog") -> RunCurves:
     """Return what a run directory says of its run, apart from what evaluators found.
 
     Args:
@@ -134,7 +137,7 @@ def curves_of(run: RunDescription, log: RunLog) -> RunCurves:
     )
 
 
-def _resumes(log: RunLog) -> tuple[int, ...]:
+def _resumes(log: "RunLog") -> tuple[int, ...]:
     """Return the steps that the run went on from."""
     starts = (segment.resumed_from_step for segment in log.segments)
     return tuple(start for start in starts if start is not None)

@@ -6,6 +6,7 @@ are imported where that kind is met, so that a table is compared without a datab
 
 import gzip
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 from evalmon.errors import ConfigError, DataError
 from evalmon.types import RunCurves, RunDescription
 
-__all__ = ["POSSIBLE", "Kind", "Reading", "Source", "open_reference", "open_run"]
+__all__ = ["POSSIBLE", "Kind", "Reading", "Source", "open_pair"]
 
 POSSIBLE = (
     "it may be a run directory (run.json), a run of a store (--store STORE with its name, or "
@@ -83,21 +84,43 @@ class Source:
         return self.curves.name
 
 
-def open_run(name: str, reading: Reading) -> Source:
-    """Open what is to be judged.
+def open_pair(run: str, reference: str, reading: Reading) -> tuple[Source, Source | None]:
+    """Open what is to be judged, and what it is judged against.
+
+    A reference that is a file of its own is read while the run is. A plain name is looked for
+    among the runs beside RUN (in its table or store), then among the reference curves.
 
     Args:
-        name: path, ``TABLE:NAME``, name of a run in ``reading.store``, or of a reference curve.
-        reading: how it is read.
+        run: path, ``TABLE:NAME``, name of a run in ``reading.store``, or of a reference curve.
+        reference: the same; "" without a reference.
+        reading: how RUN is read; its ``run`` is not used for the reference.
 
     Returns:
-        The run with its curves.
+        The run, and the reference or None, each with its curves.
 
     Raises:
-        ConfigError: nothing of that name; the message says what is possible.
+        ConfigError: nothing of that name, the message says what is possible; or a reference that
+            is RUN itself.
         DataError: a file that is none of the kinds, or one that cannot be used.
-        StoreError: the store cannot be read or has no such run.
+        StoreError: a store that cannot be read or has no such run.
     """
+    if not reference:
+        return _open_run(run, reading), None
+    plain = replace(reading, run=None)
+    file = Path(reference)
+    with ThreadPoolExecutor(1) as pool:
+        ahead = None
+        if file.is_file() and not (Path(run).exists() and file.samefile(run)):
+            ahead = pool.submit(_open, reference, plain)
+        opened = _open_run(run, reading)
+        other = ahead.result() if ahead else _open_reference(reference, opened, plain)
+    if other.name == opened.name and _home(other) == _home(opened):
+        raise ConfigError(f"--reference {reference!r} is RUN itself; name another run")
+    return opened, other
+
+
+def _open_run(name: str, reading: Reading) -> Source:
+    """Open what is to be judged."""
     if reading.store and not Path(name).exists() and _table_and_run(name) is None:
         if reading.run not in (None, name):
             raise ConfigError(f"two runs are named, {name!r} and --run {reading.run!r}; name one")
@@ -111,31 +134,10 @@ def open_run(name: str, reading: Reading) -> Source:
     return opened
 
 
-def open_reference(name: str, run: Source, reading: Reading) -> Source:
-    """Open what a run is judged against.
-
-    A plain name is looked for among the runs beside RUN (in its table or store), then among
-    the reference curves.
-
-    Args:
-        name: path, ``TABLE:NAME``, or name.
-        run: what is to be judged.
-        reading: how RUN was read; its ``run`` is not used.
-
-    Returns:
-        The reference with its curves.
-
-    Raises:
-        ConfigError: nothing of that name, or RUN itself.
-        DataError: a file that is none of the kinds, or one that cannot be used.
-        StoreError: the store cannot be read.
-    """
-    reading = replace(reading, run=None)
+def _open_reference(name: str, run: Source, reading: Reading) -> Source:
+    """Open what a run is judged against."""
     found = None if Path(name).exists() else _beside(name, run, reading)
-    opened = found or _open(name, reading, beside=run)
-    if opened.name == run.name and _home(opened) == _home(run):
-        raise ConfigError(f"--reference {name!r} is RUN itself; name another run")
-    return opened
+    return found or _open(name, reading, beside=run)
 
 
 def _home(source: Source) -> str:

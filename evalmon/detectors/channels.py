@@ -22,6 +22,7 @@ from evalmon.detectors.profiles import (
     ShiftSettings,
     SlowSettings,
 )
+from evalmon.series import medians
 from evalmon.types import FloatArray, IntArray
 
 __all__ = [
@@ -114,9 +115,9 @@ def running_median(values: FloatArray, window: int) -> FloatArray:
     """
     result = values.astype(np.float64)
     for k in range(min(window - 1, len(values))):
-        result[k] = np.median(values[: k + 1])
+        result[k] = medians(values[: k + 1])
     if window > 1 and len(values) >= window:
-        result[window - 1 :] = np.median(sliding_window_view(values, window), axis=1)
+        result[window - 1 :] = medians(sliding_window_view(values, window))
     return result
 
 
@@ -132,9 +133,9 @@ def hold(train: FloatArray, settings: HoldSettings) -> BoolArray:
     standing_out = np.zeros(n, np.bool_)
     if n > width:
         before = sliding_window_view(train, width)[: n - width]
-        spread = _ROBUST_SD * np.median(np.abs(np.diff(before, axis=1)), axis=1) / np.sqrt(2)
+        spread = _ROBUST_SD * medians(np.abs(np.diff(before, axis=1))) / np.sqrt(2)
         excess = np.maximum(settings.floor_nats, settings.sigmas * spread)
-        standing_out[width:] = train[width:] > np.median(before, axis=1) + excess
+        standing_out[width:] = train[width:] > medians(before) + excess
     held = np.zeros(n, np.bool_)
     running = quiet = 0
     for k in range(n):
@@ -288,7 +289,7 @@ def shift(r: FloatArray, noise: FloatArray, start: int, settings: ShiftSettings)
     ready = np.zeros(n, np.bool_)
     for k in range(start + recent, n):
         past = r[start : k - recent + 1]
-        statistic[k] = r[k - recent + 1 : k + 1].mean() - np.median(past)
+        statistic[k] = r[k - recent + 1 : k + 1].mean() - medians(past)
         one = np.hypot(noise[k], settings.holdout_noise_nats)
         error = one * np.sqrt(1 / recent + _MEDIAN_VARIANCE / len(past))
         limit[k] = settings.tolerance_nats + settings.z * error

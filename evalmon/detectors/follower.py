@@ -12,7 +12,7 @@ from evalmon.detectors import measuring, unmatched_drop
 from evalmon.detectors.curve import CurveInputs, CurveResult
 from evalmon.detectors.measuring import Measured
 from evalmon.detectors.profiles import Profile
-from evalmon.types import Series
+from evalmon.types import FloatArray, Series
 
 __all__ = ["Follower"]
 
@@ -32,6 +32,7 @@ class Follower:
         self.result: CurveResult | None = None
         self._profile, self._inputs = profile, inputs
         self._parts: list[Measured] = []
+        self._noise: FloatArray | None = None
         self._last_steps = _last(inputs.train), _last(inputs.holdout)
         self._usual: tuple[float, float] | None = None
         self._reference: Follower | None = None
@@ -77,7 +78,8 @@ class Follower:
         inputs = self._inputs
         part = measuring.measure_part(inputs, self._profile, self._usual)
         self._parts.append(part)
-        points, reason = measuring.join(self._parts), part.reason
+        points, reason = measuring.join(self._parts, self._noise), part.reason
+        self._noise = points.noise
         if inputs.thinned and len(points) and reason == measuring.UNREACHED:
             reason = ""
         uncovered = np.concatenate([item.uncovered for item in self._parts])

@@ -70,12 +70,17 @@ def measure(inputs: CurveInputs, profile: Profile) -> tuple[Points, str, IntArra
     return join([found]), found.reason, found.uncovered
 
 
-def join(parts: Sequence[Measured]) -> Points:
-    """Return the evaluations of successive parts, with the noise that each knew of by then."""
+def join(parts: Sequence[Measured], known: FloatArray | None = None) -> Points:
+    """Return the evaluations of successive parts, with the noise that each knew of by then.
+
+    Args:
+        parts: at least one.
+        known: noise of all evaluations but the last part's, where that is known already.
+    """
     columns = [np.concatenate([getattr(part.points, name) for part in parts]) for name in _COLUMNS]
     moves = np.concatenate([part.moves for part in parts])
     counts = np.concatenate([part.counts for part in parts])
-    return Points(*columns, noise=series.noise_of(moves, counts))
+    return Points(*columns, noise=series.noise_of(moves, counts, known))
 
 
 def measure_part(
@@ -94,7 +99,8 @@ def measure_part(
     run, holdout = inputs.train, inputs.holdout
     if inputs.reference_train is None or inputs.reference_holdout is None:
         where, expected = series.align(holdout, run.tokens)
-        between = _picked(run, where, expected - run.values[where])
+        own = run.pick(series.together(where))
+        between = replace(own, values=expected - own.values)
         gap = replace(holdout, values=np.zeros(len(holdout)))
     else:
         where, theirs = series.align(
@@ -103,7 +109,8 @@ def measure_part(
             longest_gap=TRAIN_HOLE,
             usual_tokens=usual_train,
         )
-        between = _picked(run, where, run.values[where] - theirs)
+        own = run.pick(series.together(where))
+        between = replace(own, values=own.values - theirs)
         gap = series.gap(
             holdout,
             inputs.reference_holdout,
@@ -114,7 +121,7 @@ def measure_part(
     covered = np.searchsorted(holdout.steps, gap.steps)
     reached = np.intersect1d(covered, within.evaluations)
     inside = np.isin(within.evaluations, reached)
-    levels = series.window_medians(between.steps, run.values[where], within)[inside]
+    levels = series.window_medians(own.steps, own.values, within)[inside]
     holdout_gap = gap.values[np.isin(covered, reached)]
     alone = inputs.reference_train is None or inputs.reference_holdout is None
     values, nothing = holdout.values[reached], np.zeros(len(reached))
@@ -164,11 +171,6 @@ def hole(reference: Series, tokens: int, longest_gap: float) -> str:
         f"no reference here: its {reference.metric} has no point between "
         f"{reference.tokens[after - 1]:,} and {reference.tokens[after]:,} tokens"
     )
-
-
-def _picked(run: Series, where: IntArray, values: FloatArray) -> Series:
-    """Return other values at some of a run's train points."""
-    return Series(run.metric, run.steps[where], run.tokens[where], values)
 
 
 def _reason(inputs: CurveInputs, between: Series, gap: Series, judged: IntArray) -> str:

@@ -179,10 +179,10 @@ def _finite(name: str, part: Points, found: Found) -> Points:
 def _check_tokens(reading: Reading, part: Points) -> None:
     """Refuse tokens that are negative or do not rise with the steps."""
     assert part.tokens is not None
-    wrong = np.flatnonzero(np.diff(part.tokens, prepend=-1) <= 0)
-    if len(wrong) == 0:
+    tokens = part.tokens
+    if tokens[0] >= 0 and bool((tokens[1:] > tokens[:-1]).all()):
         return
-    at = int(wrong[0])
+    at = int(np.flatnonzero(np.diff(tokens, prepend=-1) <= 0)[0])
     before = f", after {part.tokens[at - 1]} at step {part.steps[at - 1]}" if at else ""
     raise DataError(
         f"{reading.source}: {reading.place(int(part.rows[at]))}: {part.tokens[at]} tokens at step "

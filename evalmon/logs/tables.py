@@ -8,6 +8,7 @@ import difflib
 import functools
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from evalmon.errors import DataError
 from evalmon.logs import columns
 from evalmon.logs.curves import curves_of
 from evalmon.logs.points import NO_TOKENS, Points, Reading
+from evalmon.series import together
 from evalmon.types import FloatArray, IntArray, RunCurves
 
 __all__ = ["COLUMNS", "meant", "read", "read_all", "runs"]
@@ -271,19 +273,11 @@ def _curves(table: _Table, name: str, *, thinned: bool, tokens_per_step: int | N
 
 def _points(table: _Table, rows: IntArray) -> list[Points]:
     """Part the rows of a run by metric, by order of appearance."""
-    codes = table.metric[rows]
-    if len(table.metrics) < np.iinfo(np.int16).max:
-        codes = codes.astype(np.int16)  # sorted by digits: many times quicker
-    order = np.argsort(codes, kind="stable")
-    bounds = np.searchsorted(codes[order], np.arange(len(table.metrics) + 1))
     points: list[Points] = []
-    for code, metric in enumerate(table.metrics):
-        mine = rows[order[bounds[code] : bounds[code + 1]]]
+    for metric, mine in zip(table.metrics, _by_metric(table, rows), strict=True):
         if len(mine) == 0:
             continue
-        at: Any = mine
-        if mine[-1] - mine[0] + 1 == len(mine):  # rows that stand together are not copied
-            at = slice(int(mine[0]), int(mine[-1]) + 1)
+        at: Any = together(mine)
         points.append(
             Points(
                 metric,
@@ -295,3 +289,21 @@ def _points(table: _Table, rows: IntArray) -> list[Points]:
             )
         )
     return points
+
+
+def _by_metric(table: _Table, rows: IntArray) -> list[IntArray]:
+    """Part rows by the table's metrics, each in the order of the file."""
+    codes = table.metric[rows]
+    starts = [0, *(np.flatnonzero(codes[1:] != codes[:-1]) + 1).tolist(), len(codes)]
+    mine = [rows[:0]] * len(table.metrics)
+    if len(starts) <= len(mine) + 1:
+        blocks = [int(codes[start]) for start in starts[:-1]]
+        if len(set(blocks)) == len(blocks):  # one metric after another: nothing to sort
+            for code, (start, stop) in zip(blocks, pairwise(starts), strict=True):
+                mine[code] = rows[start:stop]
+            return mine
+    if len(mine) < np.iinfo(np.int16).max:
+        codes = codes.astype(np.int16)  # sorted by digits: many times quicker
+    order = np.argsort(codes, kind="stable")
+    bounds = np.searchsorted(codes[order], np.arange(len(mine) + 1))
+    return [rows[order[start:stop]] for start, stop in pairwise(bounds.tolist())]

@@ -50,6 +50,24 @@ def test_the_order_of_the_tokens_asked_for_does_not_matter(
     assert answered(asked) == answered(shuffled)
 
 
+@given(st.integers(1, 4), st.integers(1, 30), st.data())
+def test_medians_are_those_of_numpy(rows: int, count: int, data: st.DataObject):
+    drawn = data.draw(st.lists(LOSSES, min_size=rows * count, max_size=rows * count))
+    values = np.array(drawn).reshape(rows, count)
+    kept = values.copy()
+    np.testing.assert_array_equal(series.medians(values), np.median(values, axis=1))
+    np.testing.assert_array_equal(values, kept)
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_positions_together_pick_the_same(chosen: set[int]):
+    where = np.array(sorted(chosen), np.int64)
+    picked = series.together(where)
+    assert np.arange(61)[picked].tolist() == where.tolist()
+    gaps = np.diff(where)
+    assert isinstance(picked, slice) == (len(where) > 0 and bool((gaps == 1).all()))
+
+
 @given(curves(), st.floats(-1, 1, allow_nan=False))
 def test_a_shift_of_one_run_shifts_the_gap(curve: Series, by: float):
     moved = Series(curve.metric, curve.steps, curve.tokens, curve.values + by)

@@ -13,8 +13,8 @@ from evalmon.types import RunDescription
 from tests import synthetic_store
 
 HEAVY = {
-    "datasets", "flax", "grain", "jax", "lm_eval", "orbax", "pandas", "plotly", "sqlalchemy",
-    "streamlit", "tokenizers", "torch", "transformers",
+    "datasets", "flax", "grain", "jax", "lm_eval", "numpy", "orbax", "pandas", "plotly", "pyarrow",
+    "sqlalchemy", "streamlit", "tokenizers", "torch", "transformers",
 }  # fmt: skip
 
 

@@ -87,3 +87,12 @@ def test_noise_is_that_of_a_median_and_blind_to_a_trend():
 def test_noise_is_zero_while_no_window_holds_two_points():
     within = series.Windows(np.arange(2), np.array([0, 1]), np.array([1, 2]))
     assert noise(np.array([1.0, 2.0]), within).tolist() == [0.0, 0.0]
+
+
+def test_noise_goes_on_from_what_is_known():
+    rng = np.random.default_rng(1)
+    counts = rng.integers(1, 4, 60)
+    moves = np.where(counts > 1, rng.random(60), np.nan)
+    whole = series.noise_of(moves, counts)
+    for known in (0, 1, 30, 59, 60):
+        np.testing.assert_array_equal(series.noise_of(moves, counts, whole[:known]), whole)

@@ -11,7 +11,7 @@ import pytest
 
 from evalmon import reference, sources
 from evalmon.errors import ConfigError, DataError, StoreError
-from evalmon.sources import Kind, Reading, open_reference, open_run
+from evalmon.sources import Kind, Reading, Source, open_pair
 from evalmon.types import Curve, RunCurves
 from tests import synthetic_store
 
@@ -21,6 +21,13 @@ from .drawn_runs import C4, COLUMNS, TRAIN, drawn, rows, write
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     return write(tmp_path / "runs.csv", rows({"a/one": drawn(1), "b:two": drawn(2)}))
+
+
+def open_run(name: str, reading: Reading) -> Source:
+    """Open a run that is judged alone."""
+    source, other = open_pair(name, "", reading)
+    assert other is None
+    return source
 
 
 def test_a_table_is_known_by_its_columns_whatever_its_name_and_packing(
@@ -54,27 +61,39 @@ def test_a_run_is_picked_by_option_or_after_a_colon_also_where_names_hold_one(ta
 def test_a_reference_is_looked_for_beside_the_run_first(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = open_run(str(table), Reading("a/one"))
-    beside = open_reference("b:two", run, Reading("a/one"))
+    _, beside = open_pair(str(table), "b:two", Reading("a/one"))
+    assert beside is not None
     assert (beside.kind, beside.place, beside.name) == (Kind.TABLE, str(table), "b:two")
     curves = RunCurves("published", "", {C4: Curve(drawn(5)[1])})
     monkeypatch.setattr(reference, "load", lambda name: curves)
-    found = open_reference("published", run, Reading("a/one"))
+    _, found = open_pair(str(table), "published", Reading("a/one"))
+    assert found is not None
     assert (found.kind, found.curves) == (Kind.REFERENCE, curves)
 
 
+def test_a_reference_of_another_file_is_read_beside_the_run(table: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "other.csv", rows({"r": drawn(7)}))
+    run, read = open_pair(f"{table}:a/one", str(other), Reading())
+    assert read is not None
+    assert (run.name, read.name, read.place) == ("a/one", "r", str(other))
+    np.testing.assert_array_equal(read.curves.curves[TRAIN].series.values, drawn(7)[0].values)
+    other.write_text("hello\n")
+    with pytest.raises(DataError, match=r"other\.csv: looks like text"):
+        open_pair(f"{table}:a/one", str(other), Reading())
+    with pytest.raises(DataError, match="no run 'c'"):  # the run's own error comes first
+        open_pair(f"{table}:c", str(other), Reading())
+
+
 def test_a_run_is_never_its_own_reference(table: Path) -> None:
-    run = open_run(f"{table}:a/one", Reading())
     for name in ("a/one", f"{table}:a/one"):
         with pytest.raises(ConfigError, match="is RUN itself"):
-            open_reference(name, run, Reading())
+            open_pair(f"{table}:a/one", name, Reading())
 
 
 def test_an_unknown_reference_names_what_is_beside_the_run(table: Path) -> None:
-    run = open_run(f"{table}:a/one", Reading())
     for name, known in (("nope", "no reference 'nope'"), ("a/two", "no such file or folder")):
         with pytest.raises(ConfigError, match=rf"{known}.*beside RUN are a/one, b:two"):
-            open_reference(name, run, Reading())
+            open_pair(f"{table}:a/one", name, Reading())
 
 
 @pytest.mark.parametrize(
@@ -133,7 +152,8 @@ def test_a_stored_run_is_one_thing_however_it_is_named(store: Path) -> None:
         assert held.steps.tolist() == list(range(0, 201, 10))
         assert held.values[0] == synthetic_store.holdout_nats(0)
         assert sum(name.startswith("eval/downstream/") for name in source.curves.curves) == 8
-    other = open_reference("double-sharded", by_folder, Reading())
+    _, other = open_pair(str(store.parent / "clean"), "double-sharded", Reading())
+    assert other is not None
     assert (other.kind, other.name) == (Kind.STORED, "double-sharded")
 
 

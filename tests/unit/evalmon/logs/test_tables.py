@@ -145,6 +145,22 @@ def test_the_order_of_rows_does_not_matter(tmp_path: Path, order: list[int]) -> 
     assert (shuffled.seams, shuffled.superseded) == ((), 0)
 
 
+@given(st.permutations(range(12)))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+def test_metrics_in_blocks_or_in_turns_read_alike(tmp_path: Path, order: list[int]) -> None:
+    rows = [
+        f"a,{metric},{step},{step * 10},{step / 7}\n" for metric in (TRAIN, C4) for step in range(6)
+    ]
+    blocks = tables.read(table(tmp_path, "".join(rows)))
+    turns = tables.read(table(tmp_path, "".join(rows[n] for n in order)))
+    for metric in (TRAIN, C4):
+        assert (
+            points(turns, metric)
+            == points(blocks, metric)
+            == [(step, step * 10, step / 7) for step in range(6)]
+        )
+
+
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     path = steps_table(tmp_path, [1, 2])
     assert len(points(tables.read(path))) == 2
