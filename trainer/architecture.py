@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 from evalmon.errors import ConfigError
 from evalmon.types import RopeParameters, Yarn
+from trainer.names import require_known
 
 __all__ = ["BLOCK", "REMAT_POLICIES", "Execution", "Olmo3Config"]
 
@@ -154,11 +155,6 @@ class Execution:
     query_block: int = 512
 
     def __post_init__(self) -> None:
-        if self.remat not in REMAT_POLICIES:
-            near = difflib.get_close_matches(self.remat, REMAT_POLICIES, n=1, cutoff=0.0)[0]
-            raise ConfigError(
-                f"--remat {self.remat!r}: no such policy; nearest is {near!r} of "
-                f"{', '.join(REMAT_POLICIES)}"
-            )
+        require_known("--remat", "policy", self.remat, REMAT_POLICIES)
         if self.query_block < 1:
             raise ConfigError(f"query_block {self.query_block}: at least 1")

@@ -1,6 +1,5 @@
 """The training objective: next-token cross-entropy and z-loss, kept apart."""
 
-import difflib
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -8,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from evalmon.errors import ConfigError
 from trainer.data.documents import segments
+from trainer.names import require_known
 
 __all__ = [
     "NORMALIZATIONS",
@@ -66,12 +65,7 @@ class Objective:
     eos_id: int | None = None
 
     def __post_init__(self) -> None:
-        if self.normalization not in NORMALIZATIONS:
-            near = difflib.get_close_matches(self.normalization, NORMALIZATIONS, n=1, cutoff=0.0)
-            raise ConfigError(
-                f"--loss-normalization {self.normalization!r}: no such normalization; nearest is "
-                f"{near[0]!r} of {', '.join(NORMALIZATIONS)}"
-            )
+        require_known("--loss-normalization", "normalization", self.normalization, NORMALIZATIONS)
 
 
 class Losses(NamedTuple):

@@ -4,13 +4,12 @@ Source: OLMo-core ``nn/transformer/config.py``; the sizes from 60M to 3B widen t
 feed-forward part by 1.5.
 """
 
-import difflib
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from evalmon.errors import ConfigError
 from trainer.architecture import Olmo3Config
+from trainer.names import require_known
 
 __all__ = [
     "OLMO3_IDS",
@@ -110,11 +109,7 @@ def preset(
         >>> preset("olmo3-7b", 100_352, heads=64, head_dim=64).kv_heads
         64
     """
-    if name not in PRESETS:
-        near = difflib.get_close_matches(name.lower(), PRESETS, n=1, cutoff=0.0)
-        raise ConfigError(
-            f"--preset {name!r}: no such preset; nearest is {near[0]!r} of {', '.join(PRESETS)}"
-        )
+    require_known("--preset", "preset", name, PRESETS)
     published = PRESETS[name](vocab_size)
     heads = published.heads if heads is None else heads
     if kv_heads is None:

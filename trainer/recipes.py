@@ -6,11 +6,10 @@ Source: OLMo-core ``src/scripts/official/OLMo3``; MaxText's reproduction of OLMo
 ``configs/models/olmo3-7b-pt.yml`` with its launch script, ``optimizers.py`` and ``train.py``.
 """
 
-import difflib
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from evalmon.errors import ConfigError
+from trainer.names import require_known
 from trainer.objective import Z_WEIGHT
 from trainer.schedule import Schedule, find_schedule
 
@@ -170,9 +169,5 @@ def recipe(name: str) -> Recipe:
         >>> recipe("olmo3-7b-stage2").steps
         47684
     """
-    if name not in RECIPES:
-        near = difflib.get_close_matches(name, RECIPES, n=1, cutoff=0.0)[0]
-        raise ConfigError(
-            f"--recipe {name!r}: no such recipe; nearest is {near!r} of {', '.join(RECIPES)}"
-        )
+    require_known("--recipe", "recipe", name, RECIPES)
     return RECIPES[name]

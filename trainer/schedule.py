@@ -7,7 +7,6 @@ to a few roundings at any step below 2^24: float32 rates are within 1e-6 of ``at
 relative to it.
 """
 
-import difflib
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from evalmon.errors import ConfigError
+from trainer.names import require_known
 
 __all__ = [
     "FLOOR",
@@ -243,11 +242,7 @@ def find_schedule(name: str) -> Callable[[float, int, int], Schedule]:
     Raises:
         ConfigError: no such schedule; the nearest name is suggested.
     """
-    if name not in SCHEDULES:
-        near = difflib.get_close_matches(name, SCHEDULES, n=1, cutoff=0.0)[0]
-        raise ConfigError(
-            f"--schedule {name!r}: no such schedule; nearest is {near!r} of {', '.join(SCHEDULES)}"
-        )
+    require_known("--schedule", "schedule", name, SCHEDULES)
     return SCHEDULES[name]
 
 

@@ -10,7 +10,6 @@ Source: OLMo-core ``optim/skip_step_optimizer.py``; MaxText ``optimizers.py``,
 ``skip_step_on_spikes``.
 """
 
-import difflib
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -19,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import DTypeLike
 
-from evalmon.errors import ConfigError
+from trainer.names import require_known
 
 __all__ = [
     "SIGMA",
@@ -69,11 +68,7 @@ def skip_rule(name: str) -> SkipRule | None:
     Raises:
         ConfigError: no such rule; the nearest name is suggested.
     """
-    if name not in SKIP_RULES:
-        near = difflib.get_close_matches(name, SKIP_RULES, n=1, cutoff=0.0)[0]
-        raise ConfigError(
-            f"--skip-step {name!r}: no such rule; nearest is {near!r} of {', '.join(SKIP_RULES)}"
-        )
+    require_known("--skip-step", "rule", name, SKIP_RULES)
     return SKIP_RULES[name]
 
 

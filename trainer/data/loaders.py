@@ -1,12 +1,11 @@
 """The loaders by name."""
 
-import difflib
 from dataclasses import dataclass
 from typing import Final
 
-from evalmon.errors import ConfigError
 from trainer.data import batch_strided, faulty
 from trainer.data.pipeline import Builder
+from trainer.names import require_known
 
 __all__ = ["LOADERS", "Loader", "find_loader"]
 
@@ -42,9 +41,5 @@ def find_loader(name: str) -> Loader:
     Raises:
         ConfigError: no such loader; the nearest name is suggested.
     """
-    if name not in LOADERS:
-        near = difflib.get_close_matches(name, LOADERS, n=1, cutoff=0.0)
-        raise ConfigError(
-            f"--loader {name!r}: no such loader; nearest is {near[0]!r} of {', '.join(LOADERS)}"
-        )
+    require_known("--loader", "loader", name, LOADERS)
     return LOADERS[name]

@@ -11,7 +11,6 @@ Source: OLMo-core ``data/data_loader.py`` (NumpyFSLDataLoader), whose order this
 constant B; MaxText ``input_pipeline/olmo_data_grain.py`` for the other shuffle.
 """
 
-import difflib
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,8 +22,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from evalmon.errors import ConfigError
 from trainer.data.order_file import stored
+from trainer.names import require_known
 
 __all__ = ["FILED", "ORDERS", "GlobalOrder", "epoch_order", "find_order"]
 
@@ -55,11 +54,7 @@ def find_order(name: str) -> Callable[[int, int], np.random.Generator]:
     Raises:
         ConfigError: no such order; the nearest name is suggested.
     """
-    if name not in ORDERS:
-        near = difflib.get_close_matches(name, ORDERS, n=1, cutoff=0.0)
-        raise ConfigError(
-            f"--order {name!r}: no such order; nearest is {near[0]!r} of {', '.join(ORDERS)}"
-        )
+    require_known("--order", "order", name, ORDERS)
     return ORDERS[name]
 
 

@@ -13,7 +13,6 @@ Source: OLMo-core ``data/utils.py`` (find_periodic_sequences) and ``data/numpy_d
 divides the length, and may count one repeat more or less there.
 """
 
-import difflib
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evalmon.errors import ConfigError
+from trainer.names import require_known
 
 __all__ = ["INSTANCE_FILTERS", "RepetitionFilter", "find_filter"]
 
@@ -123,12 +123,7 @@ def find_filter(name: str) -> RepetitionFilter | None:
     Raises:
         ConfigError: no such filter; the nearest name is suggested.
     """
-    if name not in INSTANCE_FILTERS:
-        near = difflib.get_close_matches(name, INSTANCE_FILTERS, n=1, cutoff=0.0)[0]
-        raise ConfigError(
-            f"--instance-filter {name!r}: no such filter; nearest is {near!r} of "
-            f"{', '.join(INSTANCE_FILTERS)}"
-        )
+    require_known("--instance-filter", "filter", name, INSTANCE_FILTERS)
     return INSTANCE_FILTERS[name]
 
 

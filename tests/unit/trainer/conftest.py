@@ -6,8 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.unit.trainer.loop_runs import SETTINGS, compiled
+from trainer import loop
 from trainer.data.index import InstanceIndex, TokenFile, TokenFolder
 from trainer.data.source import InstanceSource
+from trainer.rundir import Run, create_run
 
 MakeFolder = Callable[..., TokenFolder]
 
@@ -44,3 +47,15 @@ def make_source(make_folder: MakeFolder) -> Callable[[int], InstanceSource]:
         return InstanceSource(InstanceIndex.build(folder, 4))
 
     return make
+
+
+@pytest.fixture
+def quick_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out compiling the real update; end-to-end tests make it."""
+    monkeypatch.setattr(loop, "compile_update", lambda *_: compiled)
+
+
+@pytest.fixture
+def run(make_folder: MakeFolder, tmp_path: Path) -> Run:
+    """A run of six steps over 24 instances, not begun."""
+    return create_run(tmp_path / "run", "run", SETTINGS, make_folder(8 * 24).path)
