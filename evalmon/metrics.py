@@ -1,4 +1,4 @@
-"""Pure numbers: what a score is, how sure it is, and how two scores compare.
+"""Pure numbers: what a score is, how sure it is, and how paired values differ.
 
 An estimate carries its standard error, or None where one item gives none; it is never 0
 for "unknown" (EleutherAI/lm-evaluation-harness issue 4070).
@@ -6,13 +6,11 @@ for "unknown" (EleutherAI/lm-evaluation-harness issue 4070).
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from evalmon.types import Score
 
 __all__ = [
     "Estimate",
@@ -23,7 +21,6 @@ __all__ = [
     "paired_difference",
     "perplexity",
     "pooled_ratio",
-    "score_difference",
     "unweighted_mean",
     "wilson_interval",
 ]
@@ -97,29 +94,6 @@ def perplexity(nats: float, units: int) -> float:
     if units < 1:
         raise ValueError(f"perplexity over {units} units; a text has at least one")
     return math.exp(nats / units)
-
-
-def score_difference(first: Score, second: Score) -> float:
-    """Return first - second, where both mean the same.
-
-    Scores of two tokenizers are compared by the bytes of whole texts alone: the same text
-    has other tokens, so a loss a token says nothing. What a prefix token and a length are
-    depends on the tokenizer too, and may differ with it.
-
-    Raises:
-        ValueError: they mean different things; each difference is named.
-
-    Source: ggml-org/llama.cpp issue 7111.
-    """
-    mine, theirs = asdict(first.identity), asdict(second.identity)
-    differing = {name for name in mine if mine[name] != theirs[name]}
-    if "tokenizer" in differing and first.identity.normalization == "UTF-8 bytes":
-        differing -= {"tokenizer", "prefix_token", "max_length"}
-    if differing:
-        named = ", ".join(f"{n} ({mine[n]!r}, {theirs[n]!r})" for n in sorted(differing))
-        hint = "; compare bits per byte" if "tokenizer" in differing else ""
-        raise ValueError(f"{first.metric} and {second.metric} differ in {named}{hint}")
-    return first.value - second.value
 
 
 def mean(values: ArrayLike) -> Estimate:

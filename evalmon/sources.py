@@ -5,11 +5,12 @@ are imported where that kind is met, so that a table is compared without a datab
 """
 
 import gzip
-from collections.abc import Callable
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from types import ModuleType
 
 from evalmon.errors import ConfigError, DataError
 from evalmon.types import RunCurves, RunDescription
@@ -26,7 +27,9 @@ POSSIBLE = (
 
 _BEGINNING = 4096  # bytes that tell what a file is
 _EXCERPT = 60
+_SHOWN = 30  # names of a long list
 _SQLITE, _PARQUET, _GZIP = b"SQLite format 3\x00", b"PAR1", b"\x1f\x8b"
+_UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 _PATH_MARKS = ("/", "\\", ".csv", ".parquet", ".sqlite", ".log", ".txt", ".gz")
 _TABLE_COLUMNS = frozenset({"metric", "step", "value"})
@@ -43,12 +46,16 @@ class Kind(StrEnum):
     REFERENCE = "reference curve"
 
 
+_FILES = frozenset({Kind.MAXTEXT, Kind.WANDB, Kind.TABLE})
+"""Kinds of files that hold one run or several."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How a source is read.
 
     Attributes:
-        run: name of the run in a table or store of several, None for the only one.
+        run: name of the run in a file or store of several, None for the only one.
         store: results store of a run directory or of a run's name, "" = beside the directory.
         thinned: the train history was thinned by a declared rule.
         tokens_per_step: tokens of one step where the source does not say them, else None.
@@ -70,6 +77,7 @@ class Source:
         curves: its curves.
         description: what the run is, where a run directory or a store says so.
         store: place of its results store, "" without one.
+        picked: it was named among the runs of its file.
     """
 
     kind: Kind
@@ -77,6 +85,7 @@ class Source:
     curves: RunCurves
     description: RunDescription | None = None
     store: str = ""
+    picked: bool = False
 
     @property
     def name(self) -> str:
@@ -88,7 +97,7 @@ def open_pair(run: str, reference: str, reading: Reading) -> tuple[Source, Sourc
     """Open what is to be judged, and what it is judged against.
 
     A reference that is a file of its own is read while the run is. A plain name is looked for
-    among the runs beside RUN (in its table or store), then among the reference curves.
+    among the runs beside RUN (in its file or store), then among the reference curves.
 
     Args:
         run: path, ``TABLE:NAME``, name of a run in ``reading.store``, or of a reference curve.
@@ -104,6 +113,8 @@ def open_pair(run: str, reference: str, reading: Reading) -> tuple[Source, Sourc
         DataError: a file that is none of the kinds, or one that cannot be used.
         StoreError: a store that cannot be read or has no such run.
     """
+    if not run.strip():
+        raise ConfigError(f"the name of RUN is empty; {POSSIBLE}")
     if not reference:
         return _open_run(run, reading), None
     plain = replace(reading, run=None)
@@ -111,7 +122,7 @@ def open_pair(run: str, reference: str, reading: Reading) -> tuple[Source, Sourc
     with ThreadPoolExecutor(1) as pool:
         ahead = None
         if file.is_file() and not (Path(run).exists() and file.samefile(run)):
-            ahead = pool.submit(_open, reference, plain)
+            ahead = pool.submit(_open_other, reference, plain, None)
         opened = _open_run(run, reading)
         other = ahead.result() if ahead else _open_reference(reference, opened, plain)
     if other.name == opened.name and _home(other) == _home(opened):
@@ -137,7 +148,22 @@ def _open_run(name: str, reading: Reading) -> Source:
 def _open_reference(name: str, run: Source, reading: Reading) -> Source:
     """Open what a run is judged against."""
     found = None if Path(name).exists() else _beside(name, run, reading)
-    return found or _open(name, reading, beside=run)
+    return found or _open_other(name, reading, run)
+
+
+def _open_other(name: str, reading: Reading, beside: Source | None) -> Source:
+    """Open a reference; of a file of several runs the message says how one is named."""
+    try:
+        return _open(name, reading, beside)
+    except (ConfigError, DataError) as error:
+        path = Path(name)
+        if not path.is_file() or len(names := _names_in(path)) < 2:
+            raise
+        there = ", ".join(names[:_SHOWN]) + (", …" if names[_SHOWN:] else "")
+        raise ConfigError(
+            f"--reference {name}: {len(names)} runs and none named; name one as --reference "
+            f"{name}:{names[0]}; there are {there}"
+        ) from error
 
 
 def _home(source: Source) -> str:
@@ -147,10 +173,10 @@ def _home(source: Source) -> str:
 
 
 def _beside(name: str, run: Source, reading: Reading) -> Source | None:
-    """Return a run of the same table or store, None where there is none of that name."""
+    """Return a run of the same file or store, None where there is none of that name."""
     if name not in _names_beside(run):
         return None
-    if run.kind is Kind.TABLE:
+    if run.kind in _FILES:
         return _file(Path(run.place), replace(reading, run=name))
     return _stored(run.store, name)
 
@@ -162,6 +188,11 @@ def _open(name: str, reading: Reading, beside: Source | None = None) -> Source:
         return _directory(path, reading)
     if path.is_file():
         return _file(path, reading)
+    if path.exists():
+        raise ConfigError(
+            f"{name}: not a regular file, as a pipe or a device is; save what it gives to a file "
+            "first, and name that"
+        )
     split = _table_and_run(name)
     if split:
         if reading.run not in (None, split[1]):
@@ -197,12 +228,22 @@ def _reference(name: str, reading: Reading, beside: Source | None) -> Source:
 
 
 def _names_beside(run: Source | None) -> tuple[str, ...]:
-    """Return the names of the runs in the same table or store, none where there is neither."""
-    if run is not None and run.kind is Kind.TABLE:
-        from evalmon.logs import tables
+    """Return the names of the runs in the same file or store, none where there is neither."""
+    if run is None or (run.kind is Kind.MAXTEXT and not run.picked):  # it would be read again
+        return ()
+    if run.kind in _FILES:
+        names: tuple[str, ...] = _reader(run.kind).runs(Path(run.place))
+        return names
+    return _stored_names(run.store) if run.store else ()
 
-        return tables.runs(Path(run.place))
-    return _stored_names(run.store) if run is not None and run.store else ()
+
+def _names_in(path: Path) -> tuple[str, ...]:
+    """Return the names of the runs in a file."""
+    beginning = _beginning(path)
+    if beginning.startswith(_SQLITE):
+        return _stored_names(str(path))
+    names: tuple[str, ...] = _reader(_kind(path, beginning)).runs(path)
+    return names
 
 
 def _directory(path: Path, reading: Reading) -> Source:
@@ -244,34 +285,50 @@ def _file(path: Path, reading: Reading) -> Source:
         if reading.run is None and len(names) != 1:
             raise ConfigError(f"{path}: a store of {len(names)} runs; --run one of {list(names)}")
         return _stored(str(path), reading.run or names[0])
-    kind, read = _reader(path, beginning)
-    curves = read(
+    kind = _kind(path, beginning)
+    curves = _reader(kind).read(
         path, reading.run, thinned=reading.thinned, tokens_per_step=reading.tokens_per_step
     )
-    return Source(kind, str(path), curves)
+    return Source(kind, str(path), curves, picked=reading.run is not None)
 
 
-def _reader(path: Path, beginning: bytes) -> tuple[Kind, Callable[..., RunCurves]]:
-    """Return what a file is, and what reads it; the readers of other kinds are not imported."""
+def _reader(kind: Kind) -> ModuleType:
+    """Return what reads a kind of file, by its ``read`` and ``runs``; no other is imported."""
+    if kind is Kind.MAXTEXT:
+        from evalmon.logs import maxtext
+
+        return maxtext
+    if kind is Kind.WANDB:
+        from evalmon.logs import wandb_export
+
+        return wandb_export
+    from evalmon.logs import tables
+
+    return tables
+
+
+def _kind(path: Path, beginning: bytes) -> Kind:
+    """Return what a file is, by its content."""
     packed, wide = beginning.startswith(_PARQUET), beginning.startswith(_UTF16)
     if beginning.strip() and (packed or wide or b"\x00" not in beginning):
         from evalmon.logs import columns, tables
 
         names: set[str] = set()
-        if packed or wide or b"," in beginning.partition(b"\n")[0]:
+        first = beginning.removeprefix(_UTF8_MARK).lstrip().partition(b"\n")[0]
+        if packed or wide or b"," in first:
             names = {name.strip() for name in columns.header(path)}
         if names >= _TABLE_COLUMNS:
-            return Kind.TABLE, tables.read
+            return Kind.TABLE
         from evalmon.logs import maxtext, wandb_export
 
         if not packed and maxtext.recognizes(path):
-            return Kind.MAXTEXT, maxtext.read
+            return Kind.MAXTEXT
         if wandb_export.recognizes(path):
-            return Kind.WANDB, wandb_export.read
+            return Kind.WANDB
         if packed or len(names & _TABLE_COLUMNS) == len(_TABLE_COLUMNS) - 1:
-            return Kind.TABLE, tables.read  # which says what its columns lack
+            return Kind.TABLE  # which says what its columns lack
         if tables.meant(path):
-            return Kind.TABLE, tables.read  # which names the separator, or the capitals
+            return Kind.TABLE  # which names the separator, or the capitals
     raise DataError(f"{path}: looks like {_look(beginning)}; {POSSIBLE}")
 
 
@@ -283,8 +340,10 @@ def _beginning(path: Path) -> bytes:
         if first.startswith(_GZIP):
             with gzip.open(path) as unpacked:
                 first = unpacked.read(_BEGINNING)
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
+    except (OSError, EOFError, zlib.error) as error:
+        from evalmon.logs import table_files
+
+        raise table_files.unreadable(path, error) from error
     return first
 
 

@@ -8,7 +8,7 @@ A name alone says little: MaxText's ``learning/loss`` holds the z-loss, OLMo's
 import difflib
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -16,14 +16,18 @@ from evalmon.errors import ConfigError
 from evalmon.types import Json
 
 __all__ = [
-    "SOURCES", "Difference", "Tag", "differences", "holdout_meant", "look_up", "nearest",
-    "slips", "sources_of", "token_tags",
+    "SOURCES", "Difference", "Tag", "counts_from_zero", "differences", "holdout_meant", "look_up",
+    "nearest", "slips", "sources_of", "token_tags",
 ]  # fmt: skip
 
 SOURCES: tuple[str, ...] = (
     "olmo1", "olmo_core", "maxtext", "levanter", "torchtitan", "nanotron", "lm_eval", "evalmon",
 )  # fmt: skip
 """Writers whose names are known; ``evalmon`` stands for the canonical names themselves."""
+
+# Their step n is the n-th batch counted from 0: the state after n + 1 updates.
+_ZERO_BASED = frozenset({"levanter", "maxtext"})
+_ANYBODYS = frozenset({"train/loss"})  # so common that alone it does not tell who wrote it
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +38,14 @@ class Tag:
         metric: canonical name.
         facts: what is known of the numbers from the trainer that writes the name; keys as in
             :class:`evalmon.types.Curve`.
-        scale: factor from the trainer's unit to ours.
         note: what the name leaves open and the dictionary takes for granted, "" for nothing.
+        goes_first: whether it counts where another name of the same metric stands beside it.
     """
 
     metric: str
     facts: Mapping[str, Json] = field(default_factory=dict[str, Json])
-    scale: float = 1.0
     note: str = ""
+    goes_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class _Entry:
     facts: Mapping[str, Json] = field(default_factory=dict[str, Json])
     example: str = ""
     note: str = ""
+    goes_first: bool = False
 
 
 _Z_NATS = 0.001
@@ -85,17 +90,39 @@ _WITH_Z: dict[str, Json] = {
 _HOLDOUT: dict[str, Json] = {"z_loss": "excluded"}
 # OLMo-core's evaluator averages over all tokens of a document, of which the first predicts nothing.
 _ALL_TOKENS: dict[str, Json] = {"z_loss": "excluded", "divisor": "all_tokens"}
-_LEN_NORM: dict[str, Json] = {"normalization": "characters"}
+_LEN_NORM: dict[str, Json] = {"normalization": "characters"}  # the space before is not counted
+_CHARACTERS: dict[str, Json] = {"divisor": "characters"}
+_BYTES: dict[str, Json] = {"divisor": "bytes"}
 # One set of instances is the divisor of both; they part only where instances are masked out.
 _SAME_DIVISOR = frozenset({"predicted_tokens", "total_weights"})
 _ZERO_A_DOCUMENT_NATS = 0.007
 """By how much a zero a document lowers a mean: at 400 tokens a document and 2.7 nats."""
 _UNNAMED = "names no text: taken as C4's validation set"
+_SPACE = "does not tell whether an answer's leading space counts: taken as not"
 _NOT_COMPARED = frozenset({"z_loss_nats", "items"})
 
 _SET = r"(?P<set>[\w.-]+?)(-validation)?"
 _TASKS = "arc_challenge|arc_easy|boolq|hellaswag|openbookqa|piqa|sciq|winogrande"
 _ALIASES = MappingProxyType({"openbook_qa": "openbookqa"})
+
+
+def _downstream(
+    label: str, metric: str, facts: dict[str, Json], note: str = ""
+) -> tuple[_Entry, _Entry]:
+    """Return the rows of one of OLMo-core's labels and of its "v2", which counts the space too.
+
+    Source: allenai/OLMo-in-loop-evals, ``ICLMetric.compute``. To 0.7 there are plain labels alone,
+    without the space; from 0.8 on both, where an accuracy is one number, taken as v2 says.
+    """
+    spaced: dict[str, Json] = {fact: f"{unit}_with_space" for fact, unit in facts.items()}
+    name, example = r"eval/downstream/(?P<task>\w+) ", "eval/downstream/hellaswag "
+    return (
+        _Entry("olmo_core", rf"{name}\({label}\)", f"{{task}}/{metric}", facts,
+               f"{example}({label})", note),
+        _Entry("olmo_core", rf"{name}\({label} v2\)", f"{{task}}/{metric}", spaced,
+               f"{example}({label} v2)", goes_first=True),
+    )  # fmt: skip
+
 
 _TABLE: tuple[_Entry, ...] = (
     # OLMo-1: the loss and its z-loss apart.
@@ -108,12 +135,10 @@ _TABLE: tuple[_Entry, ...] = (
            "eval/downstream/arc_easy_acc"),
     _Entry("olmo1", r"eval/downstream/(?P<task>\w+?)_len_norm", "{task}/len_norm", _LEN_NORM,
            "eval/downstream/hellaswag_len_norm"),
-    _Entry("olmo1", r"eval/downstream(_bpb)?/(?P<task>\w+?)(_bpb)+", "{task}/bpb", {},
+    _Entry("olmo1", r"eval/downstream(_bpb)?/(?P<task>\w+?)(_bpb)+", "{task}/bpb", _BYTES,
            "eval/downstream_bpb/arc_easy_rc_5shot_bpb_bpb"),
     _Entry("olmo1", r"eval/downstream(_ce_loss)?/(?P<task>\w+?)(_ce_loss)+", "{task}/ce_nats",
-           {"divisor": "characters"}, "eval/downstream_ce_loss/piqa_ce_loss"),
-    # OLMo-core. "v2" counts the leading space of an answer, the plain label does not: another
-    # normalization, so only the plain one is ours. Accuracy is the same number in both.
+           _CHARACTERS, "eval/downstream_ce_loss/piqa_ce_loss"),
     _Entry("olmo_core", r"train/CE loss", "train/ce_nats", _MEAN),
     _Entry("olmo_core", r"train/Z loss", "train/z_nats"),
     _Entry("olmo_core", r"optim/LR \(group 0\)|optim/LR", "optim/lr", {}, "optim/LR (group 0)"),
@@ -121,17 +146,13 @@ _TABLE: tuple[_Entry, ...] = (
            _ALL_TOKENS, "eval/lm/c4_en-validation/CE loss"),
     _Entry("olmo_core", rf"eval/lm/{_SET}/BPB", "eval/lm/{set}-validation/bpb", {},
            "eval/lm/c4_en-validation/BPB"),
-    _Entry("olmo_core", r"eval/downstream/(?P<task>\w+) \(accuracy\)", "{task}/acc", {},
-           "eval/downstream/arc_easy (accuracy)"),
-    _Entry("olmo_core", r"eval/downstream/(?P<task>\w+) \(length-normalized accuracy\)",
-           "{task}/len_norm", _LEN_NORM, "eval/downstream/hellaswag (length-normalized accuracy)"),
-    _Entry("olmo_core", r"eval/downstream/(?P<task>\w+) \(BPB\)", "{task}/bpb", {},
-           "eval/downstream/arc_easy_test_rc_5shot (BPB)"),
-    _Entry("olmo_core", r"eval/downstream/(?P<task>\w+) \(CE loss\)", "{task}/ce_nats",
-           {"divisor": "characters"}, "eval/downstream/piqa (CE loss)"),
-    # MaxText: z-loss within the loss. learning/lm_loss is the same number without the losses of
-    # a mixture of experts; it is no entry, so that an export with both is no conflict.
-    _Entry("maxtext", r"learning/loss", "train/ce_nats", _WITH_Z),
+    *_downstream("accuracy", "acc", {}),
+    *_downstream("length-normalized accuracy", "len_norm", _LEN_NORM, _SPACE),
+    *_downstream("BPB", "bpb", _BYTES),
+    *_downstream("CE loss", "ce_nats", _CHARACTERS),
+    # MaxText: z-loss within the loss; learning/lm_loss has no losses of a mixture of experts in it.
+    _Entry("maxtext", r"learning/loss", "train/ce_nats", _WITH_Z, goes_first=True),
+    _Entry("maxtext", r"learning/lm_loss", "train/ce_nats", _WITH_Z),
     _Entry("maxtext", r"learning/z_loss", "train/z_nats"),
     _Entry("maxtext", r"learning/current_learning_rate", "optim/lr"),
     _Entry("maxtext", r"eval/avg_loss", "eval/lm/c4_en-validation/ce_nats", _WITH_Z,
@@ -199,6 +220,31 @@ def sources_of(tag: str) -> frozenset[str]:
         ['nanotron', 'torchtitan']
     """
     return frozenset(_meanings(tag))
+
+
+def counts_from_zero(names: Iterable[str], source: str = "") -> str:
+    """Return the trainer that wrote a log and counts its steps from 0, "" where none is known.
+
+    Our steps are updates completed, so that each of its steps is one too low.
+
+    Args:
+        names: metrics of the log, known or not.
+        source: the trainer, where that is known.
+
+    Source: stanford-crfm/levanter, callbacks/_core.py: ``StepInfo.step`` is ``state.step - 1``,
+    at which the loss, the evaluations and the tokens of ``step + 1`` batches are logged.
+
+    Example:
+        >>> counts_from_zero(["train/loss", "eval/c4_en/loss"]), counts_from_zero(["train/loss"])
+        ('levanter', '')
+    """
+    if source:
+        return source if source in _ZERO_BASED else ""
+    known = {name: found for name in names if (found := sources_of(name))}
+    if not known.keys() - _ANYBODYS:
+        return ""
+    common = frozenset[str].intersection(*known.values())
+    return next(iter(common & _ZERO_BASED), "") if len(common) == 1 else ""
 
 
 def look_up(tag: str, source: str = "") -> Tag | None:
@@ -300,24 +346,20 @@ def differences(mine: Mapping[str, Json], theirs: Mapping[str, Json]) -> tuple[D
     found: list[Difference] = []
     for fact in sorted(mine.keys() & theirs.keys() - _NOT_COMPARED):
         one, two = mine[fact], theirs[fact]
-        if one == two or (fact == "divisor" and {str(one), str(two)} <= _SAME_DIVISOR):
+        both = {str(one), str(two)}
+        if one == two or (fact == "divisor" and both <= _SAME_DIVISOR):
             continue
         remedy, nats = "", 0.0
         if fact == "tokenizer":
             remedy = "bpb"
-        elif fact == "divisor" and _a_zero_a_document({str(one), str(two)}):
+        elif fact == "divisor" and "all_tokens" in both and both & _SAME_DIVISOR:
             remedy, nats = "correction", _ZERO_A_DOCUMENT_NATS
-        elif fact == "z_loss" and {str(one), str(two)} == {"included", "excluded"}:
+        elif fact == "z_loss" and both == {"included", "excluded"}:
             remedy = "correction"
             size = (mine if one == "included" else theirs).get("z_loss_nats", _Z_NATS)
             nats = float(size) if isinstance(size, int | float) else _Z_NATS
         found.append(Difference(fact, one, two, remedy, nats))
     return tuple(found)
-
-
-def _a_zero_a_document(divisors: set[str]) -> bool:
-    """Tell whether two divisors differ by one token a document."""
-    return "all_tokens" in divisors and bool(divisors & _SAME_DIVISOR)
 
 
 def _close(tag: str, cutoff: float) -> tuple[str, ...]:
@@ -340,12 +382,11 @@ def _meanings(tag: str) -> Mapping[str, Tag]:
 def _tag(entry: _Entry, match: re.Match[str]) -> Tag:
     """Fill an entry's canonical name in."""
     groups = match.groupdict()
-    facts = dict(entry.facts)
+    metric, facts = entry.metric.format(whole=match.string, **groups), dict(entry.facts)
     if "task" in groups:
         label, more = _task(str(groups["task"]))
-        facts |= more
-        return Tag("eval/downstream/" + entry.metric.format(task=label), facts, note=entry.note)
-    return Tag(entry.metric.format(whole=match.string, **groups), facts, note=entry.note)
+        metric, facts = "eval/downstream/" + entry.metric.format(task=label), facts | more
+    return Tag(metric, facts, note=entry.note, goes_first=entry.goes_first)
 
 
 def _task(label: str) -> tuple[str, dict[str, Json]]:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from evalmon.errors import ConfigError
+from evalmon.errors import ConfigError, DataError
 from evalmon.types import IntArray
 
 __all__ = [
@@ -336,6 +336,7 @@ def choose(name: str, tokens: IntArray, planned_tokens: int) -> Profile:
 
     Raises:
         ConfigError: there is none of that name.
+        DataError: tokens that do not rise.
 
     Example:
         >>> [choose("", np.arange(1, 11) * every, 1000).name for every in (1, 5, 50)]
@@ -345,7 +346,14 @@ def choose(name: str, tokens: IntArray, planned_tokens: int) -> Profile:
         return profile_named(name)
     if len(tokens) < 2:
         return _FULL
-    expected = planned_tokens / float(np.median(np.diff(tokens[: _SPACED + 1])))
+    spacing = float(np.median(np.diff(tokens[: _SPACED + 1])))
+    if spacing <= 0:
+        at = int(np.argmax(np.diff(tokens) <= 0))
+        raise DataError(
+            f"evaluations at {int(tokens[at]):,} and then at {int(tokens[at + 1]):,} tokens: they "
+            "must rise; give the tokens trained on since the beginning of the run"
+        )
+    expected = planned_tokens / spacing
     if expected <= _SHORT_EVALUATIONS:
         return _SHORT
     return _SPARSE if expected <= _SPARSE_EVALUATIONS else _FULL

@@ -3,18 +3,17 @@
 What cannot be read is refused with file, line, column, the cell itself and what to do.
 """
 
-import csv
 import functools
-import gzip
-import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from evalmon.errors import DataError
-from evalmon.logs import cells
+from evalmon.logs import cells, table_files
+from evalmon.logs.arrays import Column, empty_of, values_of, whole_column
+from evalmon.logs.table_files import header, is_parquet, place, unreadable
 from evalmon.types import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -36,36 +35,9 @@ _FEW = 64  # names looked for one by one
 Kind = Literal["name", "whole", "number"]
 """What a column holds: names (dictionary-encoded), whole numbers, or numbers."""
 
-Column = Any
-"""A pyarrow ChunkedArray; pyarrow has no types of its own."""
-
 _BLOCK_BYTES = 1 << 20
 _EXACT = 1 << 53
 _LARGEST = (1 << 63) - 1
-_PARQUET = b"PAR1"
-_GZIP = b"\x1f\x8b"
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
-
-
-def header(path: Path) -> tuple[str, ...]:
-    """Return the names of a file's columns as they stand there.
-
-    Args:
-        path: CSV, gzipped CSV or Parquet; told apart by content, not by name.
-
-    Raises:
-        DataError: the file is missing, empty, or cannot be read.
-    """
-    if is_parquet(path):
-        return tuple(_parquet_schema(path).names)
-    try:
-        with _text(path) as lines:
-            for row in csv.reader(lines):
-                if row:
-                    return tuple(row)
-    except (OSError, EOFError, UnicodeError, csv.Error) as error:
-        raise _unreadable(path, error) from error
-    raise DataError(f"{path}: empty; give a table with a header and at least one row")
 
 
 def read(path: Path, kinds: Mapping[str, Kind]) -> dict[str, Column]:
@@ -92,7 +64,7 @@ def read(path: Path, kinds: Mapping[str, Kind]) -> dict[str, Column]:
         _choose_memory()
         table = _parquet(path, kinds) if is_parquet(path) else _csv(path, kinds)
     except (OSError, pa.ArrowException, UnicodeError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if table.num_rows == 0:
         where = "" if is_parquet(path) else " below the header"
         raise DataError(f"{path}: no rows{where}; was the run logged yet?")
@@ -119,9 +91,13 @@ def names_of(path: Path, name: str, column: Column) -> tuple[tuple[str, ...], In
         column = column.dictionary_encode()
     encoded = column.unify_dictionaries().combine_chunks()
     if encoded.null_count:
-        raise _refused(path, int(np.flatnonzero(_empty(encoded))[0]), name, "", "a name")
-    codes = _values(encoded.indices)
-    names = [str(item) for item in encoded.dictionary.to_pylist()]
+        raise _refused(path, int(np.flatnonzero(empty_of(encoded))[0]), name, "", "a name")
+    codes = values_of(encoded.indices)
+    names = [str(item).strip() for item in encoded.dictionary.to_pylist()]
+    if len(set(names)) < len(names):  # some differ by blanks alone
+        once = {item: at for at, item in enumerate(dict.fromkeys(names))}
+        codes = np.array([once[item] for item in names], codes.dtype)[codes]
+        names = list(once)
     if "" in names and len(empty := np.flatnonzero(codes == names.index(""))):
         raise _refused(path, int(empty[0]), name, "", "a name")
     if len(names) <= _FEW:  # as they nearly always are, in order of appearance
@@ -138,76 +114,17 @@ def names_of(path: Path, name: str, column: Column) -> tuple[tuple[str, ...], In
 
 def whole_of(path: Path, name: str, column: Column, empty: int | None) -> IntArray:
     """Return a column of whole numbers; ``empty`` stands for an empty cell, None refuses it."""
-    if column.null_count:
-        if empty is None:
-            raise _refused(path, int(np.flatnonzero(_empty(column))[0]), name, "", "a whole number")
-        column = column.fill_null(empty)
-    return _values(column)
+    if column.null_count and empty is None:
+        row = int(np.flatnonzero(empty_of(column))[0])
+        raise _refused(path, row, name, "", "a whole number")
+    return values_of(column, empty)
 
 
 def numbers_of(column: Column) -> tuple[FloatArray, "np.ndarray[Any, np.dtype[np.bool_]] | None"]:
     """Return a column of numbers, and which cells are empty (NaN among the numbers)."""
     if column.null_count == 0:
-        return _values(column), None
-    return _values(column.fill_null(float("nan"))), _empty(column)
-
-
-def place(path: Path, row: int) -> str:
-    """Return where a row stands, counted from 0: ``line 3``, or ``row 2`` of a Parquet file."""
-    if is_parquet(path):
-        return f"row {row + 1}"
-    with _text(path) as lines:
-        filled = (number for number, line in enumerate(lines, start=1) if line.strip("\r\n"))
-        for below, number in enumerate(filled, start=-1):
-            if below == row:
-                return f"line {number}"
-    return f"row {row + 1}"
-
-
-def _values(column: Column) -> Any:
-    """Return a column without nulls as an array nobody can write to: several may hold it.
-
-    Through DLPack, because pyarrow's own conversion imports pandas where it is installed.
-    """
-    import pyarrow as pa
-
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    values = np.from_dlpack(column)
-    values.flags.writeable = False
-    return values
-
-
-def _empty(column: Column) -> Any:
-    """Return which cells of a column are null."""
-    import pyarrow as pa
-
-    return _values(column.is_null().cast(pa.uint8())).astype(np.bool_)
-
-
-def is_parquet(path: Path) -> bool:
-    """Return whether a file begins as Parquet does."""
-    return _beginning(path) == _PARQUET
-
-
-def _beginning(path: Path) -> bytes:
-    """Return a file's first four bytes."""
-    try:
-        with path.open("rb") as file:
-            return file.read(4)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; give the path of a table") from None
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _text(path: Path) -> IO[str]:
-    """Open a CSV file as text."""
-    begins = _beginning(path)
-    if begins[:2] == _GZIP:
-        return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline="")
-    encoding = "utf-16" if begins[:2] in _UTF16 else "utf-8-sig"
-    return path.open(encoding=encoding, newline="")
+        return values_of(column), None
+    return values_of(column, float("nan")), empty_of(column)
 
 
 def _csv(path: Path, kinds: Mapping[str, Kind]) -> "pa.Table":
@@ -231,7 +148,7 @@ def _csv(path: Path, kinds: Mapping[str, Kind]) -> "pa.Table":
         text = _parse(path, {name: pa.string() for name in kinds}, find=True)
         for name, kind in kinds.items():
             _find_wrong(path, name, text.column(name), kind)
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     columns = {
         name: _whole(path, name, table.column(name), functools.partial(text_of, name))
         if kind == "whole"
@@ -251,13 +168,14 @@ def _parse(path: Path, types: Mapping[str, Any], *, find: bool = False) -> "pa.T
         return "skip"
 
     wrong: list[Any] = []
-    begins = _beginning(path)
+    begins = table_files.beginning(path)
     # The names come from our own reading of the header: an unnamed column gets one too.
     found = header(path)
     options = arrow_csv.ReadOptions(
         block_size=_BLOCK_BYTES,
+        skip_rows=table_files.lines_above_header(path),
         use_threads=not find,
-        encoding="utf-16" if begins[:2] in _UTF16 else "utf8",
+        encoding="utf-16" if begins[:2] in table_files.UTF16 else "utf8",
     )
     convert = arrow_csv.ConvertOptions(
         include_columns=[name for name in found if name in types],
@@ -266,7 +184,9 @@ def _parse(path: Path, types: Mapping[str, Any], *, find: bool = False) -> "pa.T
         strings_can_be_null=False,
     )
     parse = arrow_csv.ParseOptions(invalid_row_handler=refuse if find else None)
-    stream = pa.input_stream(str(path), compression="gzip" if begins[:2] == _GZIP else None)
+    stream = pa.input_stream(
+        str(path), compression="gzip" if begins[:2] == table_files.GZIP else None
+    )
     with stream:
         table = arrow_csv.read_csv(stream, options, parse, convert)
     if wrong:
@@ -294,17 +214,13 @@ def _whole(path: Path, name: str, column: Column, text_of: Callable[[], Column])
 
     Those too large to be exact are read from their cells, by ``text_of``.
     """
-    import pyarrow as pa
-
     values, empty = numbers_of(column)
     there = np.ones(len(values), np.bool_) if empty is None else ~empty
     unclear = np.flatnonzero(there & ~((np.abs(values) < _EXACT) & (values == np.rint(values))))
-    if len(unclear) == 0:
-        return column.cast(pa.int64())
-    text = text_of().to_pylist()
     whole = np.where(there, values, 0.0)
     whole[unclear] = 0.0
     exact = whole.astype(np.int64)
+    text = text_of().to_pylist() if len(unclear) else []
     for row in unclear.tolist():
         cell = str(text[row])
         number = cells.whole(cell)
@@ -313,18 +229,7 @@ def _whole(path: Path, name: str, column: Column, text_of: Callable[[], Column])
         if abs(number) > _LARGEST:
             raise _refused(path, row, name, cell, f"a whole number of at most {_LARGEST:,}")
         exact[row] = number
-    return pa.chunked_array([pa.array(exact, mask=None if empty is None else empty)])
-
-
-def _parquet_schema(path: Path) -> "pa.Schema":
-    """Return a Parquet file's schema."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        return parquet.read_schema(path)
-    except (OSError, pa.ArrowException) as error:
-        raise _unreadable(path, error) from error
+    return whole_column(exact, empty)
 
 
 def _parquet(path: Path, kinds: Mapping[str, Kind]) -> "pa.Table":
@@ -333,7 +238,7 @@ def _parquet(path: Path, kinds: Mapping[str, Kind]) -> "pa.Table":
     from pyarrow import parquet
 
     names = [name for name, kind in kinds.items() if kind == "name"]
-    schema = _parquet_schema(path)
+    schema = table_files.parquet_schema(path)
     text = [name for name in names if not pa.types.is_dictionary(schema.field(name).type)]
     # Not read_table, which imports pandas and the dataset reader.
     with parquet.ParquetFile(path, memory_map=True, read_dictionary=text) as file:
@@ -365,7 +270,7 @@ def _typed(path: Path, name: str, column: Column, kind: Kind) -> Column:
         if kind == "number":
             return column.cast(pa.float64())
         if pa.types.is_uint64(kind_of):
-            over = np.flatnonzero(_values(column.fill_null(0)) > np.uint64(_LARGEST))
+            over = np.flatnonzero(values_of(column, 0) > np.uint64(_LARGEST))
             for row in over[:1].tolist():
                 cell = str(column[row].as_py())
                 raise _refused(path, row, name, cell, f"a whole number of at most {_LARGEST:,}")
@@ -381,15 +286,5 @@ def _typed(path: Path, name: str, column: Column, kind: Kind) -> Column:
 def _refused(path: Path, row: int, name: str, cell: str, expected: str) -> DataError:
     """Return the refusal of one cell."""
     found = f"{cell[:60]!r} is not {expected}" if cell else f"empty, expected {expected}"
-    return DataError(
-        f"{path}: {place(path, row)}: column {name!r}: {found}; correct or remove this row"
-    )
-
-
-def _unreadable(path: Path, error: Exception) -> DataError:
-    """Return the refusal of a file that no reader can make sense of."""
-    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    why = " ".join(why.split())[:200]
-    return DataError(
-        f"{path}: cannot be read ({why}); is it a CSV (UTF-8), .csv.gz or Parquet table?"
-    )
+    remedy = cells.remedy(name.strip(), cell, is_whole="whole" in expected)
+    return DataError(f"{path}: {place(path, row)}: column {name!r}: {found}; {remedy}")

@@ -53,10 +53,9 @@ def curves_of(reading: Reading, points: Sequence[Points]) -> RunCurves:
         if len(whole.steps) == 0:
             continue
         _check_tokens(reading, whole)
-        tag = known[name][0]
         assert whole.tokens is not None
-        values = whole.values if tag.scale == 1.0 else whole.values * tag.scale
-        curves[name] = Curve(Series(name, whole.steps, whole.tokens, values), tag.facts)
+        curve = Series(name, whole.steps, whole.tokens, whole.values)
+        curves[name] = Curve(curve, known[name][0].facts)
     _check_agreement(reading, curves)
     curves = _with_sampling(reading, curves, found)
     return RunCurves(
@@ -77,7 +76,7 @@ def _known(
 ) -> dict[str, tuple[tags.Tag, Points]]:
     """Map the file's names to canonical ones; note the unknown, refuse what is double."""
     source = _trainer([part.tag for part in points])
-    known: dict[str, tuple[tags.Tag, Points]] = {}
+    meant: dict[str, list[tuple[tags.Tag, Points]]] = {}
     unknown: list[str] = []
     for part in points:
         try:
@@ -86,15 +85,9 @@ def _known(
             raise DataError(f"{reading.source}: {error}") from error
         if tag is None:
             unknown.append(part.tag)
-        elif tag.metric in known:
-            raise DataError(
-                f"{reading.source}: {known[tag.metric][1].tag!r} and {part.tag!r} are both "
-                f"{tag.metric}; keep one of them, or give them canonical names of their own"
-            )
         else:
-            known[tag.metric] = (tag, part)
-            if tag.note:
-                found.notes.append(f"{part.tag} {tag.note}")
+            meant.setdefault(tag.metric, []).append((tag, part))
+    known = {metric: _taken(reading, metric, named) for metric, named in meant.items()}
     if not known:
         first = points[0]
         near = ", ".join(tags.nearest(first.tag)) or "train/ce_nats"
@@ -103,9 +96,26 @@ def _known(
             f"known, nor is any other of run {reading.name!r}; nearest are {near}: rename it to "
             "a canonical name"
         )
+    found.notes += [f"{part.tag} {tag.note}" for tag, part in known.values() if tag.note]
+    beside = len(points) - len(unknown) - len(known)
+    if beside:
+        found.notes.append(f"{beside} names left out beside others of the same metrics")
     if unknown:
         found.notes.append(unknown_note(unknown))
     return known
+
+
+def _taken(
+    reading: Reading, metric: str, named: Sequence[tuple[tags.Tag, Points]]
+) -> tuple[tags.Tag, Points]:
+    """Return the one of a metric's names that counts; refuse where two do."""
+    first = [item for item in named if item[0].goes_first] or named
+    if len(first) > 1:
+        raise DataError(
+            f"{reading.source}: {first[0][1].tag!r} and {first[1][1].tag!r} are both {metric}; "
+            "keep one of them, or give them canonical names of their own"
+        )
+    return first[0]
 
 
 def unknown_note(names: Sequence[str]) -> str:

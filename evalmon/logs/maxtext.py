@@ -11,18 +11,17 @@ import zlib
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from evalmon.errors import ConfigError, DataError
 from evalmon.logs.maxtext_hosts import History, history
 from evalmon.logs.maxtext_lines import HEAD, LogLines, open_text, read_lines
 from evalmon.logs.maxtext_tokens import TokenAxis, token_axis
+from evalmon.logs.maxtext_values import MOST_TOKENS_A_STEP, plain
 from evalmon.logs.points import nonfinite_note
-from evalmon.metrics import pooled_ratio
 from evalmon.sampling import recognize
 from evalmon.types import Curve, FloatArray, IntArray, Json, RunCurves, Sampling, Series
 
-__all__ = ["read", "recognizes", "weighted_mean"]
+__all__ = ["read", "recognizes", "runs"]
 
 _TRAIN = "train/ce_nats"
 _DIVISOR: dict[str, Json] = {"divisor": "total_weights"}
@@ -40,30 +39,27 @@ def recognizes(path: Path) -> bool:
     Args:
         path: any path; a folder, a table or another trainer's log is not recognized.
     """
+    read, blank = 0, True
     try:
         with open_text(path) as file:
-            text = file.read(_PROBE_CHARACTERS)
-    except (OSError, EOFError, zlib.error):
+            while read < _PROBE_CHARACTERS and (line := file.readline(_PROBE_CHARACTERS)):
+                if blank and line.lstrip().startswith("{"):
+                    return False
+                if HEAD.search(plain(line)):
+                    return True
+                read, blank = read + len(line), blank and not line.strip()
+    except (OSError, EOFError, zlib.error):  # a gzip file that is still being written ends early
         return False
-    return not text.lstrip().startswith("{") and HEAD.search(text) is not None
+    return False
 
 
-def weighted_mean(values: ArrayLike, weights: ArrayLike) -> float:
-    """Return the mean loss over tokens of steps that counted different numbers of tokens.
-
-    Args:
-        values: [n] loss of each step, nats.
-        weights: [n] tokens it is a mean of, each above 0: ``data/loss_tokens`` of a log.
+def runs(path: Path) -> tuple[str, ...]:
+    """Return the ``run_name`` of each run whose lines a log holds; none where it prints no name.
 
     Raises:
-        ValueError: lengths differ, or a weight is not positive.
-
-    Example:
-        >>> round(weighted_mean([2.0, 4.0], [100, 10]), 4)  # plain mean 3.0
-        2.1818
+        DataError: it cannot be read.
     """
-    sizes = np.asarray(weights, np.float64)
-    return pooled_ratio(np.asarray(values, np.float64) * sizes, sizes).value
+    return tuple(name for name in read_lines(path).settings_of if name)
 
 
 def read(
@@ -91,18 +87,18 @@ def read(
 
     Raises:
         DataError: it cannot be read, holds no completed step, another run or several and none is
-            named, or nothing tells its tokens.
+            named, steps of two processes that nothing tells apart, a batch that cannot be, or
+            nothing tells its tokens.
         ConfigError: a name of a text or a number of tokens that is none.
     """
     _check(eval_set, tokens_per_step)
     log = read_lines(path)
     _choose(path, log, run)
     if not any(stream.rows for stream in log.streams.values()):
-        raise DataError(
-            f"{path}: no completed step with a loss; expected lines such as 'completed step: 0, "
-            "seconds: 1.234, loss: 10.123', give MaxText's standard output from its beginning"
-        )
-    past = history(log)
+        raise _no_steps(path, log)
+    if tokens_per_step is None:
+        _check_batches(path, log)
+    past = history(path, log)
     axis = token_axis(path, past.rows, past.token_rules, log.settings, tokens_per_step)
     curves, nonfinite, lost = _curves(past, log, axis, eval_set)
     loss = curves.get(_TRAIN)
@@ -133,6 +129,35 @@ def _check(eval_set: str, tokens_per_step: int | None) -> None:
         )
     if tokens_per_step is not None and tokens_per_step < 1:
         raise ConfigError(f"{tokens_per_step} tokens per step; a step has at least one")
+    if tokens_per_step is not None and tokens_per_step > MOST_TOKENS_A_STEP:
+        raise ConfigError(
+            f"{tokens_per_step} tokens per step; no batch has more than {MOST_TOKENS_A_STEP:,}"
+        )
+
+
+def _no_steps(path: Path, log: LogLines) -> DataError:
+    """Return the refusal of a log without a step, with the first line that looks like one."""
+    lost = ""
+    if log.first_lost:
+        line, what = log.left_out[0]
+        lost = f" ({len(log.left_out)} lines left out, first line {line}: {what})"
+        lost += f"; the first that looks like one is {log.first_lost!r}"
+    return DataError(
+        f"{path}: no completed step with a loss{lost}; expected lines such as 'completed step: 0, "
+        "seconds: 1.234, loss: 10.123', give MaxText's standard output from its beginning"
+    )
+
+
+def _check_batches(path: Path, log: LogLines) -> None:
+    """Refuse a loader's line with a batch that cannot be."""
+    for stream in log.streams.values():
+        for start in stream.starts:
+            if (start.tokens_per_step or 0) > MOST_TOKENS_A_STEP:
+                raise DataError(
+                    f"{path}: line {start.line}: the loader's per_host_batch, shards and seq make "
+                    f"{start.tokens_per_step:,} tokens a step, and no batch has more than "
+                    f"{MOST_TOKENS_A_STEP:,}; correct the line, or give --tokens-per-step"
+                )
 
 
 def _choose(path: Path, log: LogLines, run: str | None) -> None:

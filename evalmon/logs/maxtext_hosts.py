@@ -11,15 +11,20 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from evalmon.errors import DataError
 from evalmon.logs.maxtext_lines import Evaluation, LogLines, Row, Start, Stream
 from evalmon.restarts import resolve
 from evalmon.types import IntArray
 
 __all__ = ["History", "history"]
 
+_FEWEST_REWINDS = 3
+_MOST_RESTARTS = 200
+"""More places that go back than this, and no line of a start between, are no restarts."""
 _COPY_WINDOW = 32
 """Rows back in which an equal row is another host's copy, where lines do not name the host."""
 
@@ -63,17 +68,22 @@ class _Lane:
     seams: tuple[int, ...] = ()
     superseded: int = 0
     alike: int = 0
+    mixed: tuple[Row, Row, int] | None = None
 
 
-def history(log: LogLines) -> History:
+def history(path: Path, log: LogLines) -> History:
     """Join what the hosts printed.
 
     Args:
+        path: the log, for messages.
         log: with at least one completed step.
 
     Returns:
         One row a step: of a step logged again after a restart the last copy, of several hosts'
         copies the first host's.
+
+    Raises:
+        DataError: lines that name no host are of two processes that trained apart.
     """
     streams = [stream for stream in log.streams.values() if stream.rows]
     attempts = _attempts(streams)
@@ -82,6 +92,14 @@ def history(log: LogLines) -> History:
     lanes = [_lane([attempt[n] for attempt in attempts if n < len(attempt)], starts)
              for n in range(hosts)]  # fmt: skip
     first, others = lanes[0], lanes[1:]
+    if first.mixed:
+        before, after, count = first.mixed
+        raise DataError(
+            f"{path}: line {after.line}: step {after.step - 1} comes after step {before.step - 1} "
+            f"(line {before.line}), and the log goes back so {count:,} times with other losses: "
+            "the lines of two processes stand among each other, or out of order; keep the output "
+            "of each process in a file of its own, or let each line name its pod ([pod/NAME/...])"
+        )
     disagreeing: set[int] = set()
     filled = 0
     apart = 0
@@ -173,6 +191,8 @@ def _lane(streams: Sequence[Stream], starts: Sequence[Start]) -> _Lane:
     lane = _Lane({row.step: row for row in kept}, superseded=len(rows) - len(kept))
     left = (rows[i] for i in resolved.superseded.tolist())
     lane.alike = sum(row.step in lane.rows and _agree(row, lane.rows[row.step]) for row in left)
+    if lane.superseded and 2 * lane.alike <= lane.superseded:
+        lane.mixed = _mixed(rows, [start.line for start in own])
     for found in evaluations:
         if not any(_abandoned(found, *branch) for branch in branches):
             lane.evaluations[found.step] = found
@@ -205,6 +225,34 @@ def _without_copies(rows: list[Row], starts: Sequence[int]) -> list[Row]:
                 copies.add(i)
                 break
     return [row for i, row in enumerate(rows) if i not in copies] if copies else rows
+
+
+def _mixed(rows: Sequence[Row], starts: Sequence[int]) -> tuple[Row, Row, int] | None:
+    """Return the first place at which the lines of two processes alternate, and how many there are.
+
+    A restart logs a stretch again and goes on. Of two processes each takes up the step after its
+    own last one, so that steps go back to where they had been left, or go back at every few lines.
+    """
+    rises = [b.step - a.step for a, b in itertools.pairwise(rows) if b.step > a.step]
+    usual = int(np.median(rises)) if rises else 1
+    left: set[int] = set()  # steps after those at which the log went elsewhere
+    back: list[tuple[Row, Row]] = []
+    taken_up = 0
+    for before, after in itertools.pairwise(rows):
+        if after.step == before.step + usual:
+            continue
+        if after.step <= before.step and bisect.bisect(starts, before.line) == bisect.bisect(
+            starts, after.line
+        ):
+            back.append((before, after))
+            taken_up += after.step in left
+        left.add(before.step + usual)
+    if len(back) < _FEWEST_REWINDS:
+        return None
+    alternates = taken_up > 1 and 2 * taken_up >= len(back)
+    if alternates or 4 * len(back) > len(rows) or len(back) > _MOST_RESTARTS:
+        return (*back[0], len(back))
+    return None
 
 
 def _branches(rows: Sequence[Row], starts: Sequence[Start]) -> list[tuple[int, int, int]]:

@@ -16,6 +16,16 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from evalmon.errors import DataError
+from evalmon.logs.maxtext_values import (
+    MOST_STEPS,
+    MOST_TOKENS_A_STEP,
+    drop_torn,
+    known,
+    number,
+    pairs_of,
+    plain,
+    whole,
+)
 
 __all__ = ["HEAD", "Evaluation", "LogLines", "Row", "Start", "Stream", "open_text", "read_lines"]
 
@@ -37,8 +47,7 @@ HEAD = re.compile(
 _EQUAL = re.compile(r"(\w+)=(\S+)")
 _HOST = re.compile(r"\[pod/([^/\]]+)|\[rank-?(\d+)|^([\w.-]+)\s*\| |[IWEF]\d{4} [\d:.]+\s+(\d+) ")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d[T ][\d:.]+)|[IWEF](\d{4} [\d:.]+) ")
-_COLOR = re.compile(r"\x1b\[[0-9;]*m")
-_ARRAY = re.compile(r"Array\(\s*([^,)\s]+)")
+_EXCERPT = 200  # characters of a line that are quoted
 _IN_THE_LOSS = ("moe_lb_loss", "mtp_loss", "indexer_loss")
 
 
@@ -122,6 +131,7 @@ class LogLines:
         auxiliary: names of other losses taken out of ``loss`` where no ``lm_loss`` was printed.
         evaluation_terms: names of other losses beside an evaluation's.
         left_out: (line, what) of lines that could not be used.
+        first_lost: how the first of these begins that is of a completed step, "" without one.
         cut: why reading ended early, "" otherwise.
     """
 
@@ -131,6 +141,7 @@ class LogLines:
     auxiliary: set[str] = field(default_factory=set[str])
     evaluation_terms: set[str] = field(default_factory=set[str])
     left_out: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    first_lost: str = ""
     cut: str = ""
     last_pairs: dict[str, str] = field(default_factory=dict[str, str])
     _run_of: dict[str, str] = field(default_factory=dict[str, str])
@@ -218,47 +229,55 @@ def time_of(prefix: str) -> str:
 
 def _take_all(log: LogLines, lines: Iterator[str]) -> None:
     """Read all lines; a gzip file that is still being written ends early."""
-    number = 0
+    at = 0
     try:
-        for number, line in enumerate(lines, start=1):
+        for at, text in enumerate(lines, start=1):
+            line = plain(text) if "\x1b" in text else text
             if "ompleted " in line or "step:" in line or "step=" in line:
-                _take_result(log, number, line)
+                _take_result(log, at, line)
             elif _LOADER in line or _PARAMETERS in line:
-                _take_start(log, number, line)
-            elif "Config param " in line and (found := _SETTING.search(_COLOR.sub("", line))):
+                _take_start(log, at, line)
+            elif "Config param " in line and (found := _SETTING.search(line)):
                 log.set(line[: line.find("Config param ")], found[1], found[2].strip())
     except EOFError:
-        log.cut = f"the gzip file ends within line {number + 1}; read up to there"
+        log.cut = f"the gzip file ends within line {at + 1}; read up to there"
     log.finish()
 
 
-def _take_result(log: LogLines, number: int, line: str) -> None:
+def _take_result(log: LogLines, at: int, line: str) -> None:
     """Take a completed step or evaluation; leave any other line alone."""
-    if "\x1b" in line:
-        line = _COLOR.sub("", line)
     start = line.find("completed ")
     found = _STEP.match(line, start) if start >= 0 else None
     if found and not line[start - 1 : start].isalnum():
-        _take_step(log, number, line, found)
+        _take_step(log, at, line, found)
         return
     found = _EVALUATION.search(line)
     if found:
-        _take_evaluation(log, number, line, found)
+        _take_evaluation(log, at, line, found)
     elif _LOADER in line:  # it names a resumed_step
-        _take_start(log, number, line)
+        _take_start(log, at, line)
 
 
-def _take_step(log: LogLines, number: int, line: str, found: re.Match[str]) -> None:
+def _take_step(log: LogLines, at: int, line: str, found: re.Match[str]) -> None:
     """Take a completed step."""
-    if "ompleted " in found[2]:
-        log.left_out.append((number, "two results on one line"))
-        return
-    pairs = _pairs(found[2])
+    pairs = pairs_of(found[2])
     if not line.endswith("\n"):
-        _drop_torn(pairs, log.last_pairs)
+        drop_torn(pairs, log.last_pairs)
+    done = whole(found[1]) or 0
     nats = _train_nats(pairs, log)
-    if nats is None:
-        log.left_out.append((number, f"completed step {found[1]} without a loss"))
+    weight = known(pairs["total_weights"]) if "total_weights" in pairs else math.nan
+    why = ""
+    if "ompleted " in found[2]:
+        why = "two results on one line"
+    elif done >= MOST_STEPS:
+        why = f"completed step {_short(found[1])}, and no run has {MOST_STEPS:,} steps"
+    elif weight > MOST_TOKENS_A_STEP:
+        why = f"total_weights {_short(pairs['total_weights'])}: no step has as many tokens"
+    elif nats is None:
+        why = f"completed step {_short(found[1])} without a loss"
+    if why or nats is None:
+        log.left_out.append((at, why))
+        log.first_lost = log.first_lost or _short(line[found.start() :].strip(), _EXCERPT)
         return
     log.last_pairs = pairs
     prefix = line[: found.start()]
@@ -268,111 +287,73 @@ def _take_step(log: LogLines, number: int, line: str, found: re.Match[str]) -> N
     stream.last_prefix = prefix
     stream.rows.append(
         Row(
-            number,
-            int(found[1]) + 1,  # N counts from 0; the state is that after N + 1 updates
+            at,
+            done + 1,  # N counts from 0; the state is that after N + 1 updates
             nats,
-            _known(pairs["z_loss"]) if "z_loss" in pairs else math.nan,
-            _known(pairs["total_weights"]) if "total_weights" in pairs else math.nan,
+            known(pairs["z_loss"]) if "z_loss" in pairs else math.nan,
+            weight,
             "Rampup" in prefix,
         )
     )
 
 
-def _take_evaluation(log: LogLines, number: int, line: str, found: re.Match[str]) -> None:
+def _take_evaluation(log: LogLines, at: int, line: str, found: re.Match[str]) -> None:
     """Take the result of an evaluation; its running means are not results."""
-    pairs = _pairs(found[2].lstrip(":, "))
+    pairs = pairs_of(found[2].lstrip(":, "))
     if not line.endswith("\n"):
-        _drop_torn(pairs, {})
-    nats = _number(pairs.get("loss", pairs.get("eval_loss")))
+        drop_torn(pairs, {})
+    done = whole(found[1]) or 0
+    nats = number(pairs.get("loss", pairs.get("eval_loss")))
     if nats is None:
-        log.left_out.append((number, f"evaluation after step {found[1]} without a loss"))
+        log.left_out.append((at, f"evaluation after step {_short(found[1])} without a loss"))
+        return
+    if done >= MOST_STEPS:
+        what = f"evaluation after step {_short(found[1])}, and no run has {MOST_STEPS:,} steps"
+        log.left_out.append((at, what))
         return
     log.evaluation_terms.update(name for term in _IN_THE_LOSS if (name := f"avg_{term}") in pairs)
     stream = log.stream(line[: found.start()])
-    z_nats = _known(pairs.get("avg_z_loss"))
-    stream.evaluations.append(Evaluation(number, int(found[1]) + 1, nats, z_nats))
+    z_nats = known(pairs.get("avg_z_loss"))
+    stream.evaluations.append(Evaluation(at, done + 1, nats, z_nats))
 
 
-def _take_start(log: LogLines, number: int, line: str) -> None:
+def _take_start(log: LogLines, at: int, line: str) -> None:
     """Take a line that a process prints once, before its first step."""
     prefix, loader, rest = line.partition(_LOADER)
     if not loader:
-        log.stream(line.partition(_PARAMETERS)[0]).starts.append(Start(number))
+        log.stream(line.partition(_PARAMETERS)[0]).starts.append(Start(at))
         return
     stated = {name: value.strip(",").replace(",", "") for name, value in _EQUAL.findall(rest)}
     shards = stated.get("shard", "").partition("/")[2]
-    factors = [stated.get("per_host_batch", ""), shards, stated.get("seq", "")]
-    whole = all(factor.isdecimal() for factor in factors)
-    resumed = stated.get("resumed_step", "")
-    if not whole or not resumed.isdecimal():
-        log.left_out.append((number, "loader line without batch, shards, length or step"))
+    factors = [whole(stated.get("per_host_batch", "")), whole(shards), whole(stated.get("seq", ""))]
+    sizes = [factor for factor in factors if factor is not None]
+    resumed = whole(stated.get("resumed_step", ""))
+    if resumed is not None and resumed >= MOST_STEPS:
+        resumed = None
+    if len(sizes) < len(factors) or resumed is None:
+        log.left_out.append((at, "loader line without batch, shards, length or step"))
     log.stream(prefix).starts.append(
         Start(
-            line=number,
-            resumed_step=int(resumed) if resumed.isdecimal() else None,
-            tokens_per_step=math.prod(map(int, factors)) if whole else None,
+            line=at,
+            resumed_step=resumed,
+            tokens_per_step=math.prod(sizes) if len(sizes) == len(factors) else None,
         )
     )
 
 
-def _pairs(text: str) -> dict[str, str]:
-    """Return the pairs ``key: value`` and ``key=value`` between commas."""
-    try:  # the common form, at a quarter of the time
-        return dict([part.split(": ") for part in text.split(", ") if part])
-    except ValueError:
-        pass
-    pairs: dict[str, str] = {}
-    for part in text.split(","):
-        key, mark, value = part.partition(":")
-        if not mark:
-            key, mark, value = part.partition("=")
-        if mark:
-            pairs[key.strip()] = value.strip()
-    return pairs
-
-
-def _drop_torn(pairs: dict[str, str], before: dict[str, str]) -> None:
-    """Drop the last pair of a line without end unless it has all the decimals."""
-    if pairs:
-        key, value = next(reversed(pairs.items()))
-        decimals = len(before.get(key, "0.000").partition(".")[2])
-        if value not in {"nan", "inf", "-inf"} and len(value.partition(".")[2]) != decimals:
-            del pairs[key]
-    if "lm_loss" in before and "lm_loss" not in pairs:  # not the same quantity as the lines before
-        pairs.pop("loss", None)
+def _short(text: str, most: int = 30) -> str:
+    """Return the beginning of a text, for a message."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _train_nats(pairs: dict[str, str], log: LogLines) -> float | None:
     """Return the language-model loss of a step, None where the line holds none."""
-    total = _number(pairs.get("loss"))
-    model = _number(pairs.get("lm_loss"))
+    total = number(pairs.get("loss"))
+    model = number(pairs.get("lm_loss"))
     if model and (total is None or math.isfinite(total)):  # builds without it print 0.000
         return model
     if total is None or not math.isfinite(total):
         return total
-    terms = [(name, _known(pairs[name])) for name in _IN_THE_LOSS if name in pairs]
+    terms = [(name, known(pairs[name])) for name in _IN_THE_LOSS if name in pairs]
     log.auxiliary.update(name for name, nats in terms if nats > 0)
     return total - sum(nats for _, nats in terms if math.isfinite(nats))
-
-
-def _known(text: str | None) -> float:
-    """Return a number, NaN where there is none."""
-    if text is None:
-        return math.nan
-    number = _number(text)
-    return math.nan if number is None else number
-
-
-def _number(text: str | None) -> float | None:
-    """Return the number a value begins with, None where it is none."""
-    if not text:
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        pass
-    array = _ARRAY.match(text)  # older builds print arrays as Python shows them
-    try:
-        return float(array[1] if array else text.split()[0])
-    except ValueError:
-        return None

@@ -8,6 +8,7 @@ import numpy as np
 
 from evalmon.errors import DataError
 from evalmon.logs.maxtext_lines import Row
+from evalmon.logs.maxtext_values import MOST_STEPS, MOST_TOKENS_A_STEP, whole
 from evalmon.types import FloatArray, IntArray
 
 __all__ = ["TokenAxis", "token_axis"]
@@ -63,7 +64,7 @@ def token_axis(
         counted in the loss. Where a batch still grows, the latter tell its size.
 
     Raises:
-        DataError: nothing tells tokens.
+        DataError: nothing tells tokens, or printed settings tell a batch that cannot be.
     """
     steps: IntArray = np.array([row.step for row in rows], np.int64)
     weights: FloatArray = np.array([row.weight for row in rows], np.float64)
@@ -79,6 +80,12 @@ def token_axis(
         per_step = sizes[np.maximum(place - 1, 0)]
         note = "tokens per step are from the loader's line: batch of a host, hosts and length"
     elif stated:
+        if stated > MOST_TOKENS_A_STEP:
+            raise DataError(
+                f"{path}: global_batch_size_to_train_on times max_target_length is {stated:,} "
+                f"tokens a step as printed, and no batch has more than {MOST_TOKENS_A_STEP:,}; "
+                "give --tokens-per-step"
+            )
         per_step = np.full(len(rows), float(stated))
         note = "tokens per step are from the printed settings: global batch and length"
     elif weighed.any():
@@ -138,17 +145,20 @@ def _counted(steps: IntArray, weights: FloatArray) -> tuple[FloatArray, str]:
 
 def _stated(settings: Mapping[str, str]) -> int | None:
     """Return the tokens of a step by the printed settings, None without."""
-    batch = settings.get("global_batch_size_to_train_on", "")
-    length = settings.get("max_target_length", "")
-    return int(batch) * int(length) or None if batch.isdecimal() and length.isdecimal() else None
+    batch = whole(settings.get("global_batch_size_to_train_on", ""))
+    length = whole(settings.get("max_target_length", ""))
+    return batch * length or None if batch is not None and length is not None else None
 
 
 def _planned_steps(settings: Mapping[str, str]) -> int:
-    """Return the steps of the schedule by the printed settings, 0 without; -1 means unset."""
+    """Return the steps of the schedule by the printed settings, 0 without.
+
+    -1 means unset, and more steps than any run has mean until somebody stops it.
+    """
     for name in ("learning_rate_schedule_steps", "steps"):
-        value = settings.get(name, "")
-        if value.isdecimal() and int(value):
-            return int(value)
+        steps = whole(settings.get(name, ""))
+        if steps and steps <= MOST_STEPS:
+            return steps
     return 0
 
 

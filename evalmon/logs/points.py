@@ -6,26 +6,20 @@ two values and no restart to explain it is refused, with both places.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from evalmon import restarts
 from evalmon.errors import DataError
+from evalmon.logs import clocks
+from evalmon.logs.log_order import distinct, is_log_order
 from evalmon.types import FloatArray, IntArray
 
 __all__ = ["NO_TOKENS", "Found", "Points", "Reading", "nonfinite_note", "settled"]
 
 NO_TOKENS = int(np.iinfo(np.int64).min)
 """Stands for an empty cell in a column of tokens."""
-
-_REWINDS = 1 / 3
-"""More rows than this share going back is no order a run was logged in."""
-_MOST_RESTARTS = 200
-"""More places that go back than this are no restarts of one run."""
-_GOOD_PART = 1 / 2
-"""Share of what a restart would throw away that it must have logged again by the end of the file.
-Rows pasted behind a table hold less of it; a run that has just resumed needs a clock to be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +85,13 @@ class Reading:
 
 @dataclass(slots=True)
 class Found:
-    """What has been learned while reading."""
+    """What has been learned while reading; ``clock`` says why the clock was not used."""
 
     notes: list[str] = field(default_factory=list[str])
     seams: set[int] = field(default_factory=set[int])
     nonfinite: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     superseded: int = 0
+    clock: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +127,12 @@ def settled(
     Raises:
         DataError: a negative step, or a step twice with other values that no restart explains.
     """
+    parts = _with_true_clock(reading, parts, lead, found)
     result: dict[str, Points] = {}
     rewinds: tuple[_Rewind, ...] = ()
     if lead:
         part = _in_order(reading, parts[lead], found, by_clock=True)
-        logged = _is_log_order(part)
+        logged = part.clock is not None or is_log_order(part.steps)
         rewinds = _rewinds(part) if logged else ()
         part = _without_copies(reading, part, rewinds, found, neighbors=logged)
         result[lead] = _resolved(part, found)
@@ -144,12 +140,55 @@ def settled(
         if name == lead:
             continue
         part = _in_order(reading, parts[name], found, by_clock=False)
-        logged = part.clock is not None if lead else _is_log_order(part)
+        logged = part.clock is not None or (not lead and is_log_order(part.steps))
         if lead:
             part = _without_abandoned(part, rewinds, int(result[lead].steps[-1]), found)
         part = _without_copies(reading, part, rewinds, found, neighbors=logged)
         result[name] = _last_copies(part, found) if lead else _resolved(part, found)
     return {name: result[name] for name in parts}
+
+
+def _with_true_clock(
+    reading: Reading, parts: Mapping[str, Points], lead: str, found: Found
+) -> Mapping[str, Points]:
+    """Take the clock away from all metrics where it is none, and note that."""
+    wrong = _clock_fault(parts, lead)
+    if wrong is None:
+        return parts
+    part, fault = wrong
+    found.clock = (
+        f"{reading.place(int(part.rows[fault.at]))} of {part.tag}: {fault.why}: the clock is not "
+        "used; wall_time (in an export of W&B '_timestamp') must be seconds since one moment such "
+        "as the epoch, also after a restart"
+    )
+    found.notes.append(found.clock)
+    return {name: replace(part, clock=None) for name, part in parts.items()}
+
+
+def _clock_fault(parts: Mapping[str, Points], lead: str) -> tuple[Points, clocks.Fault] | None:
+    """Return the metric whose steps contradict its clock, and where, None where none does.
+
+    Evaluations may come late, so without a train metric only those logged twice need a clock.
+    """
+    for part in [parts[lead]] if lead else parts.values():
+        needed = not _rises(part) and (lead or len(distinct(part.steps)) < len(part.steps))
+        if part.clock is None or not needed:
+            continue
+        if (fault := clocks.fault(part.steps, part.clock)) is not None:
+            return part, fault
+        for other in parts.values() if lead else ():
+            if other is part or other.clock is None:
+                continue
+            fault = clocks.early(other.steps, other.clock, (part.steps, part.clock))
+            if fault is not None:
+                return other, fault
+    return None
+
+
+def _rises(part: Points) -> bool:
+    """Return whether steps and clock, where there is one, both rise."""
+    rise = bool((np.diff(part.steps) > 0).all())
+    return rise and (part.clock is None or bool((np.diff(part.clock) >= 0).all()))
 
 
 def _in_order(reading: Reading, part: Points, found: Found, *, by_clock: bool) -> Points:
@@ -164,12 +203,11 @@ def _in_order(reading: Reading, part: Points, found: Found, *, by_clock: bool) -
             f"{reading.source}: {reading.place(row)}: step {low} of {part.tag}: steps are whole "
             "numbers >= 0; correct or remove this row"
         )
-    rise = np.diff(part.steps)
-    if bool((rise > 0).all()) and (part.clock is None or bool((np.diff(part.clock) >= 0).all())):
+    if _rises(part):
         return part
     if part.clock is not None and by_clock:
         return part.take(np.argsort(part.clock, kind="stable"))
-    if bool((rise < 0).all()):
+    if bool((np.diff(part.steps) < 0).all()):
         found.notes.append(f"{part.tag}: rows are in reversed order of step, and were sorted")
         return part.take(np.arange(len(part.steps) - 1, -1, -1))
     order = np.argsort(part.steps, kind="stable")
@@ -265,7 +303,8 @@ def _without_copies(
         explained |= part.clock[one] < part.clock[two]
     wrong = np.flatnonzero(~alike & ~explained)
     if len(wrong):
-        raise _two_values(reading, part, (int(one[wrong[0]]), int(two[wrong[0]])), len(wrong))
+        at = (int(one[wrong[0]]), int(two[wrong[0]]))
+        raise _two_values(reading, part, at, len(wrong), found.clock)
     dropped = one[alike & ~repeated]
     if len(dropped):
         found.notes.append(f"{part.tag}: {len(dropped)} rows that repeat another were left out")
@@ -276,7 +315,9 @@ def _without_copies(
     return part
 
 
-def _two_values(reading: Reading, part: Points, at: tuple[int, int], count: int) -> DataError:
+def _two_values(
+    reading: Reading, part: Points, at: tuple[int, int], count: int, clock: str
+) -> DataError:
     """Return the refusal of a step with two values that no restart explains."""
     a, b = sorted(at)
     more = f" (the first of {count} such steps)" if count > 1 else ""
@@ -284,47 +325,10 @@ def _two_values(reading: Reading, part: Points, at: tuple[int, int], count: int)
         f"{reading.source}: {reading.place(int(part.rows[a]))} and "
         f"{reading.place(int(part.rows[b]))}: step {part.steps[a]} of {part.tag} twice{more}, with "
         f"{_point(part, a)} and {_point(part, b)}, and no restart that goes on from there: remove "
-        "one copy; if a restart logged it again, add a column 'wall_time' in seconds (in an "
-        "export of W&B '_timestamp')"
+        f"one copy; if a restart logged it again, {'give' if clock else 'add'} a column "
+        "'wall_time' in seconds since the epoch (in an export of W&B '_timestamp')"
+        + (f"; {clock}" if clock else "")
     )
-
-
-def _is_log_order(part: Points) -> bool:
-    """Return whether rows may stand in the order a run with restarts logged them."""
-    if part.clock is not None:
-        return True
-    back = np.flatnonzero(np.diff(part.steps) < 0) + 1
-    if len(back) > min(_REWINDS * len(part.steps), _MOST_RESTARTS):
-        return False
-    if not bool((part.steps[back] >= part.steps[0]).all()):
-        return False
-    return all(_goes_on(part.steps[:at], part.steps[at:]) for at in back.tolist())
-
-
-def _goes_on(old: IntArray, new: IntArray) -> bool:
-    """Return whether rows logged after the steps went back are a run that resumed.
-
-    A run that resumed logs again what it threw away, at every step or more seldom, and runs on.
-    Rows pasted behind others do not, nor does a whole table that stands there twice.
-    """
-    first, reached = int(new[0]), int(old.max())
-    before = len(_distinct(old[old >= first]))
-    again = _distinct(new[(new >= first) & (new <= reached)])
-    if first <= int(old.min()) and int(new.max()) == reached and len(again) == before:
-        return False
-    if len(again) >= _GOOD_PART * before:
-        return True
-    beyond = new > reached
-    if len(again) < 2 or not bool(beyond.any()):
-        return False
-    joint = int(np.argmax(beyond))  # logged more seldom than before, yet without a hole
-    stretch = _distinct(new[:joint])
-    return len(stretch) > 1 and int(new[joint] - stretch[-1]) <= 2 * int(np.diff(stretch).max())
-
-
-def _distinct(steps: IntArray) -> IntArray:
-    """Return each step once, rising; of steps that rise already without sorting them."""
-    return steps if bool((np.diff(steps) > 0).all()) else np.unique(steps)
 
 
 def _point(part: Points, at: int) -> str:

@@ -1,7 +1,7 @@
 """Tidy tables ``run,metric,step,tokens,value``: CSV, gzipped CSV and Parquet.
 
-One row is one value of one metric at one step of one run. A column ``wall_time`` (seconds) is
-read where there is one: it tells which of two copies of a step is the later.
+One row is one value of one metric at one step of one run. A column ``wall_time`` (seconds since the
+epoch) is read where there is one: it tells which of two copies of a step is the later.
 """
 
 import difflib

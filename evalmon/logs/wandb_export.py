@@ -9,11 +9,17 @@ What neither can show: the service drops values that come at a step it already h
 from an earlier checkpoint the steps up to the crash are those of the branch that was given up, and
 nothing in the export says so but a pause of the clock, which is noted. A column ``resumed_from``
 (step of the checkpoint, in the first row after the restart or in all) or the argument
-``restarts`` says it, and those steps are left out. Not-a-number values that pandas wrote as empty
-cells are gone too: export with ``na_rep="NaN"``.
+``restarts`` says it, and those steps are left out.
+
+An empty cell is a metric that was not logged, NaN is a value. pandas has one mark for both, so
+that a history it wrote has either no NaN left, or no empty cell; in the latter case the pattern of
+rows decides (:mod:`evalmon.logs.wandb_cells`). ``csv.DictWriter`` over ``run.scan_history()``
+keeps both: a key that is missing is an empty cell. Which column counts steps is told in
+:mod:`evalmon.logs.wandb_steps`.
 """
 
 import functools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,26 +30,33 @@ import numpy as np
 from evalmon import restarts as restart_rows
 from evalmon import tags
 from evalmon.errors import DataError
-from evalmon.logs import columns
+from evalmon.logs import columns, wandb_cells, wandb_steps
 from evalmon.logs.curves import curves_of, unknown_note
 from evalmon.logs.points import NO_TOKENS, Points, Reading
 from evalmon.types import FloatArray, IntArray, RunCurves
 
-__all__ = ["read", "recognizes"]
+__all__ = ["read", "recognizes", "runs"]
 
-_STEPS = ("_step", "Step", "step", "global_step", "trainer/global_step", "iteration_step")
-"""Columns that count steps, the first that is there counts; a chart has no other than these."""
 _OTHER_AXES = ("Relative Time (Wall)", "Relative Time (Process)", "Wall Time", "_timestamp")
 """First columns of a chart that was drawn over something else than steps."""
 _CLOCKS = ("_timestamp", "_runtime")
 _RESUMED = ("resumed_from", "resumed_from_step")
 _EDGES = ("__MIN", "__MAX")
-_ZERO_BASED = frozenset({"maxtext"})
-"""Trainers whose step n is the n-th batch counted from 0: the state after n + 1 updates."""
+_SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'"}
+_EVALUATED = re.compile(
+    r"(?:.*[/_.])?(?:eval|evaluation|val|valid|validation|test|dev|holdout)[/_.].*"
+    r"(?:loss|ce|nats|nll|ppl|perplexity|bpb|bits_per_byte|entropy)",
+    re.IGNORECASE,
+)
+"""Names of what may be a holdout's loss, whatever its text."""
+_HOLDOUT = re.compile(r"eval/lm/.+/ce_nats")
 _PAUSE = 20.0
 """A pause this many times longer than a step's usual time may be a restart."""
 _FEW_PAUSES = 5
 """More than these are evaluations or checkpoints, not restarts."""
+
+
+_Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +66,10 @@ class _Rows:
     steps: IntArray
     clock: FloatArray | None
     tokens: IntArray | None
-    keep: "np.ndarray[Any, np.dtype[np.bool_]]"
+    keep: _Mask
     notes: tuple[str, ...]
     seams: tuple[int, ...]
+    column: str
 
 
 def recognizes(path: Path) -> bool:
@@ -65,9 +79,16 @@ def recognizes(path: Path) -> bool:
         DataError: the file cannot be read.
     """
     names = columns.header(path)
-    if "_step" in names or (_step_column(names) and (_charted(names) or _known(names))):
-        return True
-    return names[0] in _OTHER_AXES and bool(_charted(names))
+    return _is_export(names) or bool(_separator(names))
+
+
+def runs(path: Path) -> tuple[str, ...]:
+    """Return the names of the runs of a chart; none for a history, which holds one run.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    return tuple(_charted(columns.header(path)))
 
 
 def read(
@@ -97,26 +118,25 @@ def read(
             table is refused for.
     """
     names = columns.header(path)
-    step = _step_column(names)
-    if not step:
+    if separator := _separator(names):
+        raise DataError(f"{path}: line 1: the separator is {separator}, use ','")
+    if not wandb_steps.column_of(names):
         raise DataError(
-            f"{path}: line 1: no column of steps ({', '.join(_STEPS)}) among "
+            f"{path}: line 1: no column of steps ({', '.join(wandb_steps.ALL)}) among "
             f"{', '.join(names)[:200]!r}; export with Step as x axis"
         )
     charted = _charted(names)
     cells = _chosen(path, charted, run) if charted else {name: name for name in _known(names)}
     if not cells:
-        named = [name for name in names if not name.startswith("_") and name != step]
+        named = [n for n in names if not n.startswith("_") and n not in wandb_steps.ALL]
         near = tags.nearest(named[0]) if named else ("train/ce_nats",)
         raise DataError(
             f"{path}: line 1: no known metric among {', '.join(named)[:200]!r}; nearest to the "
             f"first are {', '.join(near)}: rename its column"
         )
-    unknown = [name for name in names if not charted and name not in cells]
-    unknown = [name for name in unknown if tags.holdout_meant(name)]
-    source = _trainer(list(cells))
-    shared = _shared(path, names, step, source, dict(restarts or {}))
-    points, partial = _points(path, cells, names, shared)
+    said = _holdout_notes(names, cells, charted=bool(charted))
+    shared = _shared(path, names, tags.counts_from_zero(cells), dict(restarts or {}))
+    points, partial, nan = _points(path, cells, names, shared)
     if not points:
         raise DataError(f"{path}: no value in {', '.join(cells)}; were these metrics logged yet?")
     reading = Reading(
@@ -127,7 +147,7 @@ def read(
         thinned=thinned,
         both_keys=not charted,
         partial=partial,
-        notes=(*([unknown_note(unknown)] if unknown else []), *shared.notes),
+        notes=(*said, *shared.notes, *([nan] if nan else [])),
         seams=shared.seams,
         superseded=sum(int(np.count_nonzero(~shared.keep[part.rows])) for part in points),
     )
@@ -144,9 +164,51 @@ def _stem(path: Path, run: str | None) -> str:
     return name
 
 
-def _step_column(names: tuple[str, ...]) -> str:
-    """Return the column that counts steps, "" where there is none."""
-    return next((name for name in _STEPS if name in names), "")
+def _is_export(names: tuple[str, ...]) -> bool:
+    """Return whether a header is that of an export."""
+    if "_step" in names:
+        return True
+    stepped = bool(wandb_steps.column_of(names))
+    if stepped and (_charted(names) or _known(names)):
+        return True
+    return names[0] in _OTHER_AXES and bool(_charted(names))
+
+
+def _separator(names: tuple[str, ...]) -> str:
+    """Return what separates the columns of an export instead of commas, "" where commas do."""
+    if _is_export(names):
+        return ""
+    whole = ",".join(names)
+    for separator, shown in _SEPARATORS.items():
+        split = tuple(name.strip(' "') for name in whole.split(separator))
+        if len(split) > 1 and _is_export(split):
+            return shown
+    return ""
+
+
+def _holdout_notes(names: tuple[str, ...], cells: Mapping[str, str], *, charted: bool) -> list[str]:
+    """Say which columns may hold a holdout's loss and are not known; all where none is known."""
+    found = [tag for name in cells if (tag := tags.look_up(name, _source(name)))]
+    known = any(_HOLDOUT.fullmatch(tag.metric) for tag in found)
+    if charted:
+        if known or any(_EVALUATED.fullmatch(name) for name in cells):
+            return []
+        drawn = ", ".join(cells)[:200]
+        note = (
+            f"the chart draws {drawn} alone, so that evaluations are not known: export them in the "
+            "same chart, or the run's whole history"
+        )
+        return [note]
+    unknown = [name for name in names if name not in cells and not name.startswith("_")]
+    meant = [name for name in unknown if tags.holdout_meant(name)]
+    if not known:
+        meant = [name for name in unknown if name in meant or _EVALUATED.fullmatch(name)]
+    return [unknown_note(meant)] if meant else []
+
+
+def _source(name: str) -> str:
+    """Return one of the trainers that write a name, "" without."""
+    return min(tags.sources_of(name), default="")
 
 
 def _known(names: tuple[str, ...]) -> list[str]:
@@ -179,62 +241,56 @@ def _chosen(
     return dict(charted[name])
 
 
-def _trainer(names: list[str]) -> str:
-    """Return the only trainer that writes all of these names, "" where there is none or several."""
-    sources = [tags.sources_of(name) for name in names if tags.sources_of(name)]
-    common = frozenset.intersection(*sources) if sources else frozenset[str]()
-    return next(iter(common)) if len(common) == 1 else ""
-
-
-def _shared(
-    path: Path, names: tuple[str, ...], step: str, source: str, crashes: dict[int, int]
-) -> _Rows:
+def _shared(path: Path, names: tuple[str, ...], zero_based: str, crashes: dict[int, int]) -> _Rows:
     """Read what all metrics share: steps, clock, tokens, and what restarts left behind."""
     clock_name = next((name for name in _CLOCKS if name in names), "")
     token_name = next((name for name in tags.token_tags() if name in names), "")
     resumed_name = next((name for name in _RESUMED if name in names), "")
-    kinds: dict[str, columns.Kind] = {step: "whole"}
-    kinds |= {name: "number" for name in (clock_name, resumed_name) if name}
-    kinds |= {token_name: "whole"} if token_name else {}
-    cells = columns.read(path, kinds)
-    steps = columns.whole_of(path, step, cells[step], None)
-    notes: list[str] = []
-    if source in _ZERO_BASED:
-        steps = steps + 1
-        notes.append(f"{source} counts steps from 0: each is taken one higher")
+    named = [name for name in (clock_name, resumed_name, token_name) if name]
+    kinds: dict[str, columns.Kind] = dict.fromkeys(named, "number")
+    cells = columns.read(path, wandb_steps.kinds(names) | kinds)
+    tokens = None
+    if token_name:
+        tokens = wandb_steps.whole_numbers(path, token_name, cells[token_name])
+    counted = wandb_steps.read(path, cells, tokens)
+    steps, notes = counted.steps, [counted.note] if counted.note else []
+    there = steps != wandb_steps.NO_STEP
+    if zero_based:
+        steps = np.where(there, steps + 1, steps)
+        notes.append(f"{zero_based} counts steps from 0: each is taken one higher")
     clock = columns.numbers_of(cells[clock_name])[0] if clock_name else None
     if clock is not None and not bool(np.isfinite(clock).all()):
         clock = None
         notes.append(f"{clock_name} has gaps and was not used")
-    tokens = None
-    if token_name:
-        tokens = _filled(steps, columns.whole_of(path, token_name, cells[token_name], NO_TOKENS))
-    left = np.empty(0, np.int64)
+    if tokens is not None:
+        tokens = np.where(there, _filled(steps, tokens, there), tokens)
     seams: set[int] = set()
+    keep = there.copy()
     if resumed_name:
-        resumed = columns.numbers_of(cells[resumed_name])[0]
-        left = restart_rows.abandoned(steps, resumed, clock)
-        seams = {int(at) for at in resumed[resumed >= steps.min()]}  # before it: a fresh start
-    keep = np.ones(len(steps), np.bool_)
-    keep[left] = False
+        rows = np.flatnonzero(there)
+        resumed = columns.numbers_of(cells[resumed_name])[0][rows]
+        left = restart_rows.abandoned(steps[rows], resumed, None if clock is None else clock[rows])
+        keep[rows[left]] = False
+        first = steps[rows].min()
+        seams = {int(at) for at in resumed[resumed >= first]}  # before it: a fresh start
     for crash, checkpoint in sorted(crashes.items()):
         keep &= (steps <= checkpoint) | (steps > crash)
         seams.add(checkpoint)
-    gone = np.unique(steps[~keep])
+    gone = np.unique(steps[there & ~keep])
     if len(gone):
         notes.append(
             f"steps {gone[0]} to {gone[-1]} hold an abandoned branch, given up at a restart from "
             f"{', '.join(str(seam) for seam in sorted(seams))}: they are not used"
         )
     elif not seams:
-        notes += _pauses(steps, clock)
-    return _Rows(steps, clock, tokens, keep, tuple(notes), tuple(sorted(seams)))
+        notes += _pauses(steps[there], None if clock is None else clock[there])
+    return _Rows(steps, clock, tokens, keep, tuple(notes), tuple(sorted(seams)), counted.column)
 
 
-def _filled(steps: IntArray, tokens: IntArray) -> IntArray:
+def _filled(steps: IntArray, tokens: IntArray, stepped: _Mask) -> IntArray:
     """Give rows without tokens those of their step, or of the constant batch they lie in."""
-    there = tokens != NO_TOKENS
-    if bool(there.all()) or not bool(there.any()):
+    there = stepped & (tokens != NO_TOKENS)
+    if bool(there[stepped].all()) or not bool(there.any()):
         return tokens
     known, first = np.unique(steps[there], return_index=True)
     counted = tokens[there][first]
@@ -268,27 +324,27 @@ def _pauses(steps: IntArray, clock: FloatArray | None) -> list[str]:
 
 def _points(
     path: Path, cells: Mapping[str, str], names: tuple[str, ...], shared: _Rows
-) -> tuple[list[Points], str]:
-    """Read each metric by itself; return its points, and why all of them count as sampled."""
+) -> tuple[list[Points], str, str]:
+    """Read each metric by itself; return points, why all count as sampled, and a note of NaN."""
     edges = [column + edge for column in cells.values() for edge in _EDGES]
     kinds: dict[str, columns.Kind] = dict.fromkeys(cells.values(), "number")
     kinds |= {name: "number" for name in edges if name in names}
     read = columns.read(path, kinds)
+    numbers = {metric: columns.numbers_of(read[column]) for metric, column in cells.items()}
+    empty: Mapping[str, _Mask] = {m: gaps for m, (_, gaps) in numbers.items() if gaps is not None}
+    said = ""
+    if not empty:
+        every = {metric: values for metric, (values, _) in numbers.items()}
+        empty, said = wandb_cells.not_logged(shared.steps, every)
     points: list[Points] = []
     partial = ""
     for metric, column in cells.items():
-        values, empty = columns.numbers_of(read[column])
-        rows = np.arange(len(values)) if empty is None else np.flatnonzero(~empty)
+        values = numbers[metric][0]
+        rows = np.flatnonzero(~empty[metric]) if metric in empty else np.arange(len(values))
         if len(rows) == 0:
             continue
-        for name in (column + edge for edge in _EDGES if column + edge in read):
-            apart = columns.numbers_of(read[name])[0][rows] != values[rows]
-            if bool((apart & np.isfinite(values[rows])).any()):
-                at = int(shared.steps[rows[np.flatnonzero(apart)[0]]])
-                partial = (
-                    f"the chart shows buckets of steps: {name} differs from the value, first at "
-                    f"step {at}; export the run's whole history"
-                )
+        _check_steps(path, shared, column, rows)
+        partial = _bucketed(column, read, shared.steps, rows) or partial
         points.append(
             Points(
                 metric,
@@ -299,4 +355,31 @@ def _points(
                 None if shared.clock is None else shared.clock[rows],
             )
         )
-    return points, partial
+    return points, partial, said
+
+
+def _check_steps(path: Path, shared: _Rows, column: str, rows: IntArray) -> None:
+    """Refuse values in rows without the trainer's step, which nothing else tells."""
+    lost = rows[shared.steps[rows] == wandb_steps.NO_STEP]
+    if len(lost):
+        raise DataError(
+            f"{path}: {columns.place(path, int(lost[0]))}: {column} has a value and "
+            f"{shared.column} none (the first of {len(lost)} such rows): at which step was it "
+            f"logged? fill in {shared.column}, or log both in one call"
+        )
+
+
+def _bucketed(
+    column: str, read: Mapping[str, columns.Column], steps: IntArray, rows: IntArray
+) -> str:
+    """Return why a chart's column shows buckets of steps, "" where it shows each."""
+    values = columns.numbers_of(read[column])[0][rows]
+    for name in (column + edge for edge in _EDGES if column + edge in read):
+        apart = columns.numbers_of(read[name])[0][rows] != values
+        if bool((apart & np.isfinite(values)).any()):
+            at = int(steps[rows[np.flatnonzero(apart)[0]]])
+            return (
+                f"the chart shows buckets of steps: {name} differs from the value, first at "
+                f"step {at}; export the run's whole history"
+            )
+    return ""

@@ -217,6 +217,10 @@ def test_accuracies_are_those_of_ai2s_metric(
     assert scores[metric_type].items == ITEMS[choice.name]
     assert scores["ce_per_char_nats"].value == pytest.approx(losses["ce_loss_v2"], rel=1e-6)
     assert scores["bpb"].value == pytest.approx(losses["bpb_v2"], rel=1e-6)
+    # What the dictionary of names says of the labels "v2" and of those without.
+    assert losses[f"{metric_type}_v1"] == losses[f"{metric_type}_v2"]
+    assert losses["bpb_v1"] > losses["bpb_v2"]
+    assert losses["ce_loss_v1"] > losses["ce_loss_v2"]
 
 
 def their_metric(olmo_eval: Any, task: Any, metric_type: str) -> tuple[Any, Any, dict[str, float]]:

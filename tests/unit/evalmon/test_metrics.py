@@ -1,8 +1,6 @@
 """Numbers that are exact, and errors that are not zero for "unknown"."""
 
 import math
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,11 +15,9 @@ from evalmon.metrics import (
     paired_difference,
     perplexity,
     pooled_ratio,
-    score_difference,
     unweighted_mean,
     wilson_interval,
 )
-from evalmon.types import MetricIdentity, Score
 
 TEXT = "a bb ccc"
 
@@ -43,37 +39,6 @@ def test_pooled_loss_is_summed_nats_over_summed_tokens():
 def test_bits_per_byte_do_not_depend_on_the_tokenizer():
     assert bits_per_byte(20 * 2.5, 100) == bits_per_byte(25 * 2.0, 100)
     assert bits_per_byte(50.0, 100) == pytest.approx(0.7213, abs=5e-5)
-
-
-def scored(metric: str, nats: float, units: int, **changes: Any) -> Score:
-    """Score one 100-byte text."""
-    identity = MetricIdentity(
-        task="text", metric=metric, shots=None, prompt_set="text alone", split="validation",
-        item_limit=None, normalization="tokens" if metric == "ce_nats" else "UTF-8 bytes",
-        tokenizer="a", dtype="float32", prefix_token=0, data="d", max_length=16,
-    )  # fmt: skip
-    value = nats / units if metric == "ce_nats" else bits_per_byte(nats, units)
-    return Score(metric, value, None, 1, replace(identity, **changes))
-
-
-def test_two_tokenizers_are_compared_by_the_byte_and_never_by_the_token():
-    theirs = {"tokenizer": "b", "prefix_token": 7, "max_length": 12}
-    first, second = scored("bpb", 20 * 2.5, 100), scored("bpb", 25 * 2.0, 100, **theirs)
-    assert first.value == second.value == pytest.approx(0.7213, abs=5e-5)
-    assert score_difference(first, second) == 0
-    first, second = scored("ce_nats", 50, 20), scored("ce_nats", 50, 25, **theirs)
-    assert first.value - second.value == 0.5
-    with pytest.raises(ValueError, match=r"tokenizer \('a', 'b'\); compare bits per byte"):
-        score_difference(first, second)
-
-
-def test_scores_of_one_meaning_have_a_difference_and_others_none():
-    first = scored("ce_nats", 50, 20)
-    assert score_difference(first, scored("ce_nats", 40, 20)) == 0.5
-    with pytest.raises(ValueError, match=r"differ in prefix_token \(0, 7\)"):
-        score_difference(first, scored("ce_nats", 50, 20, prefix_token=7))
-    with pytest.raises(ValueError, match="differ in data"):
-        score_difference(scored("bpb", 50, 100), scored("bpb", 50, 100, tokenizer="b", data="e"))
 
 
 def test_a_text_without_bytes_has_no_bits_per_byte():

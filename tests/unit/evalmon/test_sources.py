@@ -1,7 +1,9 @@
 """Whatever RUN can be is recognized by its content and opened as one thing."""
 
 import gzip
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -187,3 +189,69 @@ def test_a_store_is_refused_with_a_run_that_has_none(table: Path, tmp_path: Path
     for name in (f"{table}:b:two", str(write(tmp_path / "one.csv", rows({"r": drawn(1)})))):
         with pytest.raises(ConfigError, match=r"--store 'some.sqlite'.*is a table.*leave out"):
             open_run(name, Reading(store="some.sqlite"))
+
+
+def chart(path: Path) -> Path:
+    """A W&B chart of the runs a and b."""
+    names = ["train/CE loss", "eval/lm/c4_en-validation/CE loss", "throughput/total tokens"]
+    head = ["Step", *(f"{run} - {name}" for run in "ab" for name in names[:2])]
+    lines = [",".join(f'"{name}"' for name in head)]
+    lines += [f"{step},{3 - step / 100},3.5,{2.9 - step / 100},3.4" for step in range(1, 21)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def log(path: Path) -> Path:
+    """What two processes of MaxText printed, one after the other, as the runs a and b."""
+    lines: list[str] = []
+    for run, loss in (("a", 3.0), ("b", 2.9)):
+        lines.append(f"Config param run_name: {run}")
+        lines += [f"completed step: {n}, seconds: 1.0, loss: {loss}" for n in range(20)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("make", [chart, log])
+def test_a_run_beside_is_found_in_every_kind_of_file_that_holds_several(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    path = make(tmp_path / "several")
+    for name in ("a", f"{path}:a"):
+        run, beside = open_pair(str(path), name, Reading("b", tokens_per_step=10))
+        assert beside is not None
+        assert (run.name, beside.name, beside.place) == ("b", "a", str(path))
+        apart = (item.curves.curves[TRAIN].series.values[0] for item in (beside, run))
+        assert round(next(apart) - next(apart), 6) == 0.1
+    with pytest.raises(ConfigError, match=r"no reference 'z'.*beside RUN are a, b"):
+        open_pair(str(path), "z", Reading("b", tokens_per_step=10))
+    with pytest.raises(ConfigError) as refused:
+        open_pair(str(path), str(path), Reading("b", tokens_per_step=10))
+    assert str(refused.value) == (
+        f"--reference {path}: 2 runs and none named; name one as --reference {path}:a; there are "
+        "a, b"
+    )
+
+
+def test_a_reference_file_of_several_runs_says_how_one_is_named(table: Path, store: Path) -> None:
+    for other, first in ((table, "a/one"), (store, "clean")):
+        with pytest.raises(ConfigError, match=rf"as --reference {other}:{first}; there are"):
+            open_pair(f"{table}:b:two", str(other), Reading())
+
+
+def test_a_pipe_is_refused_before_it_is_read(table: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for run, other in ((str(pipe), ""), (f"{table}:b:two", str(pipe)), ("/dev/null", "")):
+        with pytest.raises(ConfigError, match=r"not a regular file, .* save what it gives"):
+            open_pair(run, other, Reading())
+
+
+def test_the_empty_name_is_no_folder() -> None:
+    with pytest.raises(ConfigError, match="the name of RUN is empty"):
+        open_pair("", "", Reading())
+
+
+def test_blank_lines_above_a_header_hide_no_table(table: Path, tmp_path: Path) -> None:
+    blank = tmp_path / "blank.csv"
+    blank.write_text("\n \n" + table.read_text())
+    assert open_run(str(blank), Reading("a/one")).kind is Kind.TABLE

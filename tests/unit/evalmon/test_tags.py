@@ -5,7 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evalmon.errors import ConfigError
-from evalmon.tags import SOURCES, Difference, differences, look_up, nearest, sources_of, token_tags
+from evalmon.tags import (
+    SOURCES,
+    Difference,
+    counts_from_zero,
+    differences,
+    look_up,
+    nearest,
+    sources_of,
+    token_tags,
+)
 
 C4 = "eval/lm/c4_en-validation/ce_nats"
 TASKS = ("arc_easy", "arc_challenge", "boolq", "hellaswag", "piqa", "sciq", "winogrande")
@@ -37,9 +46,15 @@ NAMES: dict[str, dict[str, str]] = {
         "eval/downstream/arc_easy_test_rc_5shot (BPB)":
             "eval/downstream/arc_easy_test_rc_5shot/bpb",
         "eval/downstream/piqa (CE loss)": "eval/downstream/piqa_0shot/ce_nats",
+        "eval/downstream/arc_easy (accuracy v2)": "eval/downstream/arc_easy_0shot/acc",
+        "eval/downstream/hellaswag_rc_5shot (length-normalized accuracy v2)":
+            "eval/downstream/hellaswag_rc_5shot/len_norm",
+        "eval/downstream/arc_easy (BPB v2)": "eval/downstream/arc_easy_0shot/bpb",
+        "eval/downstream/piqa (CE loss v2)": "eval/downstream/piqa_0shot/ce_nats",
     },
     "maxtext": {
         "learning/loss": "train/ce_nats",
+        "learning/lm_loss": "train/ce_nats",
         "learning/z_loss": "train/z_nats",
         "learning/current_learning_rate": "optim/lr",
         "eval/avg_loss": C4,
@@ -76,9 +91,9 @@ NAMES: dict[str, dict[str, str]] = {
     },
 }  # fmt: skip
 UNKNOWN = (
-    "perf/step_time_seconds", "learning/lm_loss", "learning/perplexity", "train/PPL", "train",
+    "perf/step_time_seconds", "learning/perplexity", "train/PPL", "train",
     "eval/loss", "eval/ema/c4_en/loss", "optim/LR (group 1)", "train/CE loss ", "Train/CE loss",
-    "eval/downstream/arc_easy (soft loss)", "eval/downstream/arc_easy (BPB v2)", "", "loss",
+    "eval/downstream/arc_easy (soft loss)", "eval/downstream/arc_easy (soft loss v2)", "", "loss",
     "eval/downstream/arc_easy", "mmlu/acc,none", "eval/lm/c4_en/ce_nats",
 )  # fmt: skip
 
@@ -138,6 +153,7 @@ def test_any_text_means_one_thing_or_nothing(tag: str) -> None:
         ("train/loss", {}),
         ("eval/downstream/hellaswag_len_norm", {"normalization": "characters", "shots": 0}),
         ("eval/downstream/arc_easy_test_rc_5shot (accuracy)", {"shots": 5, "split": "test"}),
+        ("eval/downstream/arc_easy_test_rc_5shot (accuracy v2)", {"shots": 5, "split": "test"}),
         ("eval/downstream/winogrande_val_rc_5shot (accuracy)",
          {"shots": 5, "split": "validation"}),
     ],
@@ -146,6 +162,67 @@ def test_facts(tag: str, facts: dict[str, object]) -> None:
     found = look_up(tag)
     assert found is not None
     assert dict(found.facts) == facts
+
+
+@pytest.mark.parametrize(
+    ("label", "fact", "unit"),
+    [("length-normalized accuracy", "normalization", "characters"),
+     ("CE loss", "divisor", "characters"), ("BPB", "divisor", "bytes")],
+)  # fmt: skip
+def test_a_number_that_counts_the_space_before_an_answer_is_another(
+    label: str, fact: str, unit: str
+) -> None:
+    plain, v2 = (look_up(f"eval/downstream/piqa_rc_5shot ({label}{end})") for end in ("", " v2"))
+    assert plain is not None
+    assert v2 is not None
+    assert plain.metric == v2.metric
+    (found,) = differences(plain.facts, v2.facts)
+    assert found == Difference(fact, unit, f"{unit}_with_space", "")
+    assert (plain.goes_first, v2.goes_first) == (False, True)
+
+
+def test_an_accuracy_is_the_same_number_under_either_label() -> None:
+    plain, v2 = (look_up(f"eval/downstream/arc_easy (accuracy{end})") for end in ("", " v2"))
+    assert plain is not None
+    assert v2 is not None
+    assert (plain.metric, plain.facts) == (v2.metric, v2.facts)
+
+
+@pytest.mark.parametrize("tag", ["eval/downstream/arc_easy_bpb", "eval/downstream/arc_easy (BPB)"])
+def test_both_trainers_of_ai2_leave_the_space_out_of_bits_per_byte(tag: str) -> None:
+    found = look_up(tag)
+    assert found is not None
+    assert found.facts["divisor"] == "bytes"
+
+
+def test_a_length_norm_whose_release_is_not_known_says_what_is_assumed() -> None:
+    found = look_up("eval/downstream/piqa (length-normalized accuracy)")
+    assert found is not None
+    assert found.note == "does not tell whether an answer's leading space counts: taken as not"
+
+
+@pytest.mark.parametrize(
+    ("names", "trainer"),
+    [
+        (("train/loss", "optim/learning_rate"), "levanter"),
+        (("eval/c4_en/loss", "throughput/mfu"), "levanter"),
+        (("learning/loss", "eval/avg_loss"), "maxtext"),
+        (("train/loss",), ""),  # anybody's
+        (("train/loss", "perf/mfu"), ""),
+        (("learning/loss", "eval/c4_en/loss"), ""),  # of two trainers
+        (("train/CE loss",), ""),
+        (("train/ce_nats",), ""),
+        ((), ""),
+    ],
+)
+def test_trainers_that_count_steps_from_0(names: tuple[str, ...], trainer: str) -> None:
+    assert counts_from_zero(names) == trainer
+    assert counts_from_zero(reversed(names)) == trainer
+
+
+def test_a_trainer_that_is_known_need_not_be_told_by_names() -> None:
+    assert counts_from_zero(["train/loss"], "levanter") == "levanter"
+    assert counts_from_zero(["learning/loss"], "olmo_core") == ""
 
 
 def test_a_validation_loss_without_a_text_says_so() -> None:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from evalmon.errors import DataError
 from evalmon.logs import maxtext
 from tests.unit.evalmon.logs.maxtext_lines import C4, LOADER, TRAIN, pod, points, read, step
 from tests.unit.evalmon.logs.maxtext_log import Shape, write_case, write_log
@@ -31,7 +32,7 @@ def test_the_last_step_unequal_weights_nan_and_a_resumed_run_of_two_hosts(tmp_pa
     two = [points(run)[n] for n in (3, 4)]
     weights = [points(run, "data/loss_tokens")[n] for n in (3, 4)]
     assert np.mean(two) == 3.0
-    assert maxtext.weighted_mean(two, weights) == pytest.approx(2.1818, abs=5e-5)
+    assert np.average(two, weights=weights) == pytest.approx(2.1818, abs=5e-5)
     assert "2 hosts printed the same steps" in "".join(run.notes)
 
 
@@ -140,6 +141,67 @@ def test_a_clean_restart_is_a_seam_too(tmp_path: Path):
     start = "number parameters: 7.298 billion"
     assert read(tmp_path, start, *lines[0], start, *lines[1]).seams == (5,)
     assert read(tmp_path, start, *lines[0], *lines[1]).seams == ()
+
+
+def alternating(other: float, block: int, late: int = 0, start: bool = True) -> list[str]:
+    """Two processes of 60 steps, losses 3.0 and ``other``, the second ``late`` steps behind."""
+    first = [step(n, 3.0) for n in range(60)]
+    second = [step(n, other + 0.001 * n) for n in range(60)]
+    lines = ["number parameters: 7.298 billion"] * 2 if start else []
+    for at in range(0, 60 + late, block):
+        lines += first[at : at + block] + second[max(at - late, 0) : max(at + block - late, 0)]
+    return lines
+
+
+@pytest.mark.parametrize("start", [True, False])
+@pytest.mark.parametrize(("block", "late"), [(1, 0), (7, 0), (15, 0), (1, 20), (5, 33)])
+def test_two_processes_in_one_log_are_no_restarts(
+    tmp_path: Path, block: int, late: int, start: bool
+):
+    with pytest.raises(DataError, match="lines of two processes") as caught:
+        read(tmp_path, *alternating(2.5, block, late, start), tokens_per_step=10)
+    said = str(caught.value)
+    assert said.startswith(f"{tmp_path / 'run.log'}: line ")
+    assert "keep the output of each process in a file of its own" in said
+
+
+def test_two_processes_are_told_by_the_lines_at_which_they_alternate(tmp_path: Path):
+    lines = [step(0, 3.0), step(0, 2.0), step(1, 2.9), step(1, 1.9), step(2, 2.8), step(2, 1.8)]
+    with pytest.raises(DataError) as caught:
+        read(tmp_path, *lines)
+    assert str(caught.value).removeprefix(str(tmp_path)) == (
+        "/run.log: line 2: step 0 comes after step 0 (line 1), and the log goes back so 3 times "
+        "with other losses: the lines of two processes stand among each other, or out of order; "
+        "keep the output of each process in a file of its own, or let each line name its pod "
+        "([pod/NAME/...])"
+    )
+
+
+def test_two_processes_with_names_are_hosts(tmp_path: Path):
+    lines = [pod(h, step(n, 3.0 - h)) for n in range(60) for h in (0, 1)]
+    run = read(tmp_path, *lines)
+    assert points(run) == dict.fromkeys(range(1, 61), 3.0)
+    assert run.seams == ()
+
+
+def test_two_equal_copies_in_blocks_are_one_run(tmp_path: Path):
+    copy = [step(n, 3.0 - 0.01 * n) for n in range(120)]
+    lines = [line for at in range(0, 120, 40) for line in copy[at : at + 40] * 2]
+    run = read(tmp_path, *lines)
+    assert list(points(run)) == list(range(1, 121))
+
+
+@pytest.mark.parametrize("start", [True, False])
+def test_a_run_that_crashes_again_and_again_goes_on(tmp_path: Path, start: bool):
+    """From a checkpoint every 10 steps, 4 to 9 steps after it."""
+    lines, at = [], 0
+    for attempt, more in enumerate([17, 14, 16, 19, 15, 18, 14, 30]):
+        lines += ["number parameters: 7.298 billion"] if start else []
+        lines += [step(n, 3.0 - 0.01 * attempt) for n in range(at, at + more)]
+        at = (at + more) // 10 * 10
+    run = read(tmp_path, *lines)
+    assert list(points(run)) == list(range(1, 101))
+    assert run.seams == tuple(range(10, 80, 10))
 
 
 UNRELATED = st.one_of(

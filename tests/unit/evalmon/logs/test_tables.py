@@ -206,7 +206,7 @@ def test_segments_in_reversed_order_without_a_clock_are_refused(tmp_path: Path) 
         "FILE: line 2 and line 252: step 201 of train/ce_nats twice (the first of 12 such steps), "
         "with value 3.01 (2010 tokens) and value 3 (2010 tokens), and no restart that goes on from "
         "there: remove one copy; if a restart logged it again, add a column 'wall_time' in seconds "
-        "(in an export of W&B '_timestamp')"
+        "since the epoch (in an export of W&B '_timestamp')"
     )
 
 

@@ -1,5 +1,6 @@
 """Exports of W&B: the whole history is read, a selection is known for one."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +183,49 @@ def test_maxtext_counts_steps_from_0(tmp_path: Path) -> None:
     assert found.notes[0] == "maxtext counts steps from 0: each is taken one higher"
 
 
+def test_levanter_counts_steps_from_0(tmp_path: Path) -> None:
+    """Its first row is of one update, and of one batch's tokens."""
+    frame = pd.DataFrame(
+        {
+            "_step": [0, 1, 2],
+            "train/loss": [4.0, 3.5, 3.25],
+            "eval/c4_en/loss": [4.5, np.nan, 3.5],
+            "throughput/total_tokens": [10, 20, 30],
+            "global_step": [0, 1, 2],
+        }
+    )
+    found = wandb_export.read(export(tmp_path, frame))
+    assert values(found) == {1: 4.0, 2: 3.5, 3: 3.25}
+    assert values(found, C4) == {1: 4.5, 3: 3.5}
+    assert found.curves[TRAIN].series.tokens.tolist() == [10, 20, 30]
+    assert found.tokens_per_step == 10
+    assert found.notes[0] == "levanter counts steps from 0: each is taken one higher"
+
+
+def test_of_two_labels_of_a_task_the_one_that_tells_more_counts(tmp_path: Path) -> None:
+    """OLMo-core writes both: accuracies as one number, the others by two divisors."""
+    piqa = "eval/downstream/piqa"
+    frame = history(20, every=10)
+    for label, plain, v2 in (
+        ("length-normalized accuracy", 0.5, 0.5), ("accuracy", 0.625, 0.625), ("BPB", 1.5, 1.25),
+    ):  # fmt: skip
+        frame[f"{piqa} ({label})"] = plain
+        frame[f"{piqa} ({label} v2)"] = v2
+    either = export(tmp_path, frame)
+    found = wandb_export.read(either)
+    got = {name: curve for name, curve in found.curves.items() if name.startswith(piqa)}
+    assert {name.rpartition("/")[2]: curve.series.values[-1] for name, curve in got.items()} == {
+        "len_norm": 0.5, "acc": 0.625, "bpb": 1.25,
+    }  # fmt: skip
+    assert got[f"{piqa}_0shot/len_norm"].facts["normalization"] == "characters_with_space"
+    assert got[f"{piqa}_0shot/bpb"].facts["divisor"] == "bytes_with_space"
+    assert "3 names left out beside others of the same metrics" in found.notes
+    plain = frame[[name for name in frame if not name.endswith("v2)")]]
+    alone = wandb_export.read(export(tmp_path, plain)).curves
+    assert alone[f"{piqa}_0shot/len_norm"].facts["normalization"] == "characters"
+    assert alone[f"{piqa}_0shot/bpb"].series.values[-1] == 1.5
+
+
 def test_a_fresh_start_is_no_restart(tmp_path: Path) -> None:
     found = wandb_export.read(export(tmp_path, history(5).assign(resumed_from=0)))
     assert (len(found.curves[TRAIN].series), found.seams, found.superseded) == (5, (), 0)
@@ -269,3 +313,32 @@ def test_a_holdout_of_an_unknown_name_is_told(tmp_path: Path) -> None:
     found = wandb_export.read(export(tmp_path, frame))
     assert C4 not in found.curves
     assert found.notes == (f"left out, not known: eval/lm/c4_en/ce (nearest is {C4})",)
+
+
+@pytest.mark.parametrize(("separator", "shown"), [(";", "';'"), ("\t", "a tab"), ("|", "'|'")])
+@pytest.mark.parametrize("charted", [False, True])
+def test_another_separator_is_named(
+    tmp_path: Path, separator: str, shown: str, charted: bool
+) -> None:
+    path = tmp_path / "run.csv"
+    frame = chart() if charted else history(5)
+    frame.to_csv(path, index=False, sep=separator, quoting=csv.QUOTE_ALL if charted else 0)
+    assert wandb_export.recognizes(path)
+    assert refusal(path) == f"FILE: line 1: the separator is {shown}, use ','"
+
+
+def test_without_a_holdout_what_may_be_one_is_named(tmp_path: Path) -> None:
+    frame = history(10).rename(columns={"eval/lm/c4_en-validation/CE loss": "eval/loss"})
+    found = wandb_export.read(export(tmp_path, frame.assign(val_ppl=2.0, lr=0.1)))
+    assert found.notes == ("left out, not known: eval/loss, val_ppl",)
+    known = history(200).assign(**{"eval/loss": 3.0})
+    assert wandb_export.read(export(tmp_path, known)).notes == ()
+
+
+def test_a_chart_without_evaluations_says_so(tmp_path: Path) -> None:
+    found = wandb_export.read(export(tmp_path, chart()), "b", tokens_per_step=5)
+    (note,) = found.notes
+    assert note == (
+        "the chart draws train/loss alone, so that evaluations are not known: export them in the "
+        "same chart, or the run's whole history"
+    )
