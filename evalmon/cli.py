@@ -1,14 +1,16 @@
 """The command line: every command, and how an error becomes an exit code.
 
 Exit codes: 0 healthy, 1 findings, 2 usage or bad input, 3 not enough data or
-inconclusive, 4 infrastructure. With ``--json`` a command prints one JSON object as its
-last line on standard output; progress and logs go to standard error.
+inconclusive, 4 infrastructure, or an error of evalmon's own. With ``--json`` a command
+prints one JSON object as its last line on standard output; progress and logs go to
+standard error.
 """
 
 import errno
 import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -41,27 +43,41 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON obj
 
 
 class _Group(click.Group):
-    """A group whose commands end an EvalmonError as one message and its exit code."""
+    """A group whose commands end an error as a message and its exit code, never as a finding."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except EvalmonError as error:
-            _say(error)
-            raise SystemExit(error.exit_code) from error
-        except OSError as error:
-            # A stream has no name: every file that is opened by name says which it is.
-            if error.filename is not None or error.errno not in _NO_PLACE:
-                raise
-            _drop_output()
-            unwritten = WriteError(
-                f"output cannot be written ({error.strerror}); make room, or send it elsewhere"
-            )
-            _say(unwritten)
-            raise SystemExit(unwritten.exit_code) from error
+        except (click.ClickException, click.Abort, click.exceptions.Exit):
+            raise
         except KeyboardInterrupt as error:
             click.echo("stopped; what was stored is kept", err=True)
             raise SystemExit(_INTERRUPTED) from error
+        except Exception as error:  # else Python ends with 1, which says findings
+            raise SystemExit(_ended(error)) from error
+
+
+def _ended(error: Exception) -> int:
+    """Print what ended a command, and return its exit code."""
+    if isinstance(error, EvalmonError):
+        _say(error)
+        return error.exit_code
+    # A stream has no name: every file that is opened by name says which it is.
+    if isinstance(error, OSError) and error.filename is None and error.errno in _NO_PLACE:
+        _drop_output()
+        unwritten = WriteError(
+            f"output cannot be written ({error.strerror}); make room, or send it elsewhere"
+        )
+        _say(unwritten)
+        return unwritten.exit_code
+    with suppress(OSError, ValueError):  # nowhere to print it: the exit code still tells
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        said = (
+            f"unexpected error, a fault of evalmon: {type(error).__name__}: {error}; please report "
+            "it with the traceback above"
+        )
+        click.echo(printable(said), err=True)
+    return EvalmonError.exit_code
 
 
 def _say(error: EvalmonError) -> None:

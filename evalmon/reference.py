@@ -8,9 +8,10 @@ import difflib
 import hashlib
 import io
 import os
+import stat
 import warnings
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
@@ -31,7 +32,9 @@ __all__ = [
     "find",
     "folders",
     "load",
+    "missing_folder",
     "names",
+    "readable",
     "user_folder",
     "verify",
 ]
@@ -77,6 +80,17 @@ def user_folder() -> Path:
     return Path(named) if named else platformdirs.user_data_path("evalmon") / "reference_curves"
 
 
+def missing_folder() -> str:
+    """Say that the folder which the variable names is not there, or ""."""
+    named = os.environ.get(FOLDER_VARIABLE)
+    if not named or Path(named).is_dir():
+        return ""
+    return (
+        f"{FOLDER_VARIABLE}={named}: no such folder; correct or unset the variable (`evalmon "
+        "reference add` makes the folder with its first reference)"
+    )
+
+
 def folders() -> tuple[Path, ...]:
     """Return the folders that references are looked for in: the project's, then the user's.
 
@@ -91,16 +105,60 @@ def folders() -> tuple[Path, ...]:
     if not (shipped / INDEX_NAME).is_file():
         raise DataError(f"{shipped}: no {INDEX_NAME}; install evalmon again")
     user = user_folder()
-    return (shipped, user) if (user / INDEX_NAME).is_file() else (shipped,)
+    return (shipped, user) if _is_there(user / INDEX_NAME) else (shipped,)
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether there is anything at a path, also what cannot be read."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def readable() -> tuple[tuple[Entry, ...], tuple[Fault, ...]]:
+    """Return the references of every index that can be read, and what is wrong with the others.
+
+    Returns:
+        The references, in the order of :func:`folders`, then of the index; and a fault for an
+        index that is broken, or that is missing where curves lie.
+    """
+    found: list[Entry] = []
+    faults: list[Fault] = []
+    for folder in folders():
+        try:
+            found += reference_index.parse(folder).values()
+        except DataError as error:
+            faults.append(Fault("", folder / INDEX_NAME, str(error)))
+    user = user_folder()
+    if not _is_there(user / INDEX_NAME):
+        bare = sorted({file.parent.name for file in user.glob("[!.]*/*.csv")})
+        if bare:
+            shown = ", ".join(bare[:5]) + (", …" if len(bare) > 5 else "")
+            faults.append(
+                Fault(
+                    "",
+                    user / INDEX_NAME,
+                    f"{user}: curves ({shown}) and no {INDEX_NAME}; restore it, or remove them "
+                    "and add them again",
+                )
+            )
+    return tuple(found), tuple(faults)
 
 
 def entries() -> tuple[Entry, ...]:
     """Return every reference, in the order of :func:`folders`, then of the index.
 
     Raises:
-        DataError: an index is broken.
+        DataError: an index is broken, or missing where curves lie.
     """
-    return tuple(entry for folder in folders() for entry in reference_index.parse(folder).values())
+    found, faults = readable()
+    if faults:
+        raise DataError(faults[0].message)
+    return found
 
 
 def names() -> tuple[str, ...]:
@@ -113,18 +171,21 @@ def find(name: str) -> Entry:
 
     Raises:
         ConfigError: there is none; the nearest name is in the message.
-        DataError: an index is broken.
+        DataError: there is none in the indices that can be read, and another is broken.
 
     Example:
         >>> find("OLMo-2-1124-7B-stage1").name
         'olmo2-7b-stage1'
     """
     known: dict[str, Entry] = {}
-    for entry in entries():
+    found, faults = readable()
+    for entry in found:
         for label in (entry.name, *entry.aliases):
             known.setdefault(label.casefold(), entry)
     if name.casefold() in known:
         return known[name.casefold()]
+    if faults:
+        raise DataError(f"no reference {name!r} in what can be read; {faults[0].message}")
     asked = name.casefold()
     near = difflib.get_close_matches(asked, known, 1) or [
         label for label in known if asked and label.startswith(asked)
@@ -173,6 +234,11 @@ def _load(entry: Entry, metrics: Collection[str] | None) -> RunCurves:
 def _read(entry: Entry, item: CurveEntry) -> Series:
     """Read one file, refusing it when it is not the one that was indexed."""
     try:
+        if not stat.S_ISREG(item.file.stat().st_mode):
+            raise DataError(
+                f"{item.file}: no file but a folder or a pipe; restore it, or add {entry.name} "
+                f"again; {_VERIFY}"
+            )
         content = item.file.read_bytes()
     except OSError as error:
         raise DataError(
@@ -229,33 +295,41 @@ def verify(wanted: Sequence[str] = ()) -> tuple[Fault, ...]:
         What is wrong, nothing when all is sound.
 
     Raises:
-        ConfigError: there is no such reference.
-        DataError: an index is broken where references were named.
+        ConfigError: there is no such reference, or no folder where the variable names one.
     """
     if wanted:
-        return tuple(fault for name in wanted for fault in _verify(find(name)))
-    found: list[Fault] = []
+        return tuple(fault for name in wanted for fault in _verify_named(name))
+    if missing := missing_folder():
+        raise ConfigError(missing)
+    there, broken = readable()
+    found = list(broken)
     labels: dict[str, Entry] = {}
-    for folder in folders():
-        try:
-            there = reference_index.parse(folder)
-        except DataError as error:
-            found.append(Fault("", folder / INDEX_NAME, str(error)))
-            continue
-        for entry in there.values():
-            found += _verify(entry)
-            for label in (entry.name, *entry.aliases):
-                first = labels.setdefault(label.casefold(), entry)
-                if first is not entry:
-                    said = f"{label!r} is also {first.name} of {first.folder}; rename one"
-                    found.append(Fault(entry.name, folder / INDEX_NAME, said))
-        indexed = {item.file for entry in there.values() for item in entry.curves.values()}
-        found += [
-            Fault("", file, f"{file}: in no index; remove it, or add it again")
-            for file in sorted(folder.glob("*/*.csv"))
-            if file not in indexed
-        ]
+    for entry in there:
+        found += _verify(entry)
+        for label in (entry.name, *entry.aliases):
+            first = labels.setdefault(label.casefold(), entry)
+            if first is not entry:
+                said = f"{label!r} is also {first.name} of {first.folder}; rename one"
+                found.append(Fault(entry.name, entry.folder / INDEX_NAME, said))
+    indexed = {item.file for entry in there for item in entry.curves.values()}
+    unread = {fault.file.parent for fault in broken}
+    found += [
+        Fault("", file, f"{file}: in no index; remove it, or add it again")
+        for folder in folders()
+        if folder not in unread
+        for file in sorted(folder.glob("*/*.csv"))
+        if file not in indexed
+    ]
     return tuple(found)
+
+
+def _verify_named(name: str) -> list[Fault]:
+    """Check one reference by its name, which may be in an index that cannot be read."""
+    try:
+        return _verify(find(name))
+    except DataError as error:
+        broken = readable()[1]
+        return [replace(broken[0], reference=name, message=str(error))]
 
 
 def _verify(entry: Entry) -> list[Fault]:

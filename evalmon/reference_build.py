@@ -16,8 +16,17 @@ if TYPE_CHECKING:
     from evalmon.store import Store
     from evalmon.types import Failure, RunDescription
 
-__all__ = ["History", "HistoryKeys", "from_checkpoints", "from_history", "open_history"]
+__all__ = [
+    "History",
+    "HistoryKeys",
+    "check_keys",
+    "check_path",
+    "from_checkpoints",
+    "from_history",
+    "open_history",
+]
 
+_NO_TOKENS = "nothing says how many tokens a step has; give --tokens-key or --tokens-per-step"
 _KEPT = ("train/ce_nats", "train/z_nats", "optim/lr")
 
 
@@ -112,6 +121,29 @@ class _Column:
     values: list[float] = field(default_factory=list[float])
 
 
+def check_path(path: str) -> None:
+    """Refuse what cannot be the path of a W&B run.
+
+    Raises:
+        ConfigError: it is not ENTITY/PROJECT/RUN.
+    """
+    if path.count("/") != 2 or not all(path.split("/")):
+        raise ConfigError(f"{path!r}: not a W&B run; give ENTITY/PROJECT/RUN")
+
+
+def check_keys(keys: HistoryKeys) -> None:
+    """Refuse keys that `from_history` would refuse, before a run is opened.
+
+    Raises:
+        ConfigError: nothing says how many tokens a step has, or a key that the dictionary does
+            not know.
+    """
+    for key, wished in keys.metrics.items():
+        _tag(key, wished, keys.trainer)
+    if not keys.tokens and keys.tokens_per_step is None:
+        raise ConfigError(_NO_TOKENS)
+
+
 def open_history(path: str) -> History:
     """Open a W&B run.
 
@@ -122,8 +154,7 @@ def open_history(path: str) -> History:
         ConfigError: wandb is not installed, or the path is none.
         FetchError: the run cannot be had.
     """
-    if path.count("/") != 2 or not all(path.split("/")):
-        raise ConfigError(f"{path!r}: not a W&B run; give ENTITY/PROJECT/RUN")
+    check_path(path)
     try:
         import wandb
         import wandb.errors
@@ -150,26 +181,27 @@ def from_history(run: History, keys: HistoryKeys, name: str) -> RunCurves:
         name: name of the run, for messages.
 
     Returns:
-        Its curves; how each was sampled is told from its steps.
+        Its curves, steps counted as updates completed; how each was sampled is told from them.
 
     Raises:
         ConfigError: a key that the dictionary does not know.
         DataError: rows are missing, a key is absent, or a step has no tokens.
     """
     _check_rows(run, keys, name)
-    tokens = _column(run, keys.tokens, keys.step, name) if keys.tokens else None
+    more = 1 if tags.counts_from_zero(keys.metrics, keys.trainer) else 0
+    tokens = _column(run, keys.tokens, keys.step, name, more) if keys.tokens else None
     curves: dict[str, Curve] = {}
     nonfinite: list[tuple[int, str]] = []
     seams: set[int] = set()
     superseded = 0
     for key, wished in keys.metrics.items():
         tag = _tag(key, wished, keys.trainer)
-        column = _column(run, key, keys.step, name)
+        column = _column(run, key, keys.step, name, more)
         if tag.metric in curves:
             raise DataError(f"{name}: {key!r} is {tag.metric} as another key is; name one of them")
         _check_count(run, key, len(column.steps), name)
         steps = np.array(column.steps, np.int64)
-        values = np.array(column.values, np.float64) * tag.scale
+        values = np.array(column.values, np.float64)
         resolved = restarts.resolve(steps)
         seams |= set(resolved.seams)
         superseded += len(resolved.superseded)
@@ -181,7 +213,8 @@ def from_history(run: History, keys: HistoryKeys, name: str) -> RunCurves:
             raise DataError(f"{name}: {key!r} has no finite value; name another key")
         series = Series(tag.metric, steps, _tokens(steps, tokens, keys, key, name), values)
         curves[tag.metric] = Curve(series, dict(tag.facts), *sampling.recognize(steps))
-    _check_end(run, curves, name, own_steps=keys.step != "_step")
+    if keys.step == "_step":
+        _check_end(run, curves, name, more)
     return RunCurves(
         name=name,
         source=f"W&B run {name}",
@@ -197,7 +230,7 @@ def _tag(key: str, wished: str, trainer: str) -> tags.Tag:
     """Return what a key is: as the user says, with what is known of it, or by the dictionary."""
     known = tags.look_up(key, trainer)
     if wished and (known is None or known.metric != wished):
-        return tags.Tag(wished, {}, 1.0)
+        return tags.Tag(wished)
     if known is None:
         raise ConfigError(
             f"key {key!r} is not in the dictionary of tags; near it are {list(tags.nearest(key))}. "
@@ -206,8 +239,8 @@ def _tag(key: str, wished: str, trainer: str) -> tags.Tag:
     return known
 
 
-def _column(run: History, key: str, step_key: str, name: str) -> _Column:
-    """Read one key, whole."""
+def _column(run: History, key: str, step_key: str, name: str, more: int) -> _Column:
+    """Read one key, whole; our step is so many more than the run's."""
     column = _Column()
     for row in run.scan_history(keys=[step_key, key]):
         step, value = row.get(step_key), row.get(key)
@@ -219,7 +252,7 @@ def _column(run: History, key: str, step_key: str, name: str) -> _Column:
             number = float(value)  # W&B writes "NaN" and "Infinity" as text
         except (TypeError, ValueError) as error:
             raise DataError(f"{name}: {key!r} is {value!r} at step {step}, no number") from error
-        column.steps.append(int(step))
+        column.steps.append(int(step) + more)
         column.values.append(number)
     if not column.steps:
         raise DataError(
@@ -238,9 +271,11 @@ def _tokens(
     """Return the tokens at steps, never a guess."""
     if tokens is None:
         if keys.tokens_per_step is None:
+            raise DataError(f"{name}: {_NO_TOKENS}")
+        if len(steps) and int(steps.max()) > np.iinfo(np.int64).max // keys.tokens_per_step:
             raise DataError(
-                f"{name}: nothing says how many tokens a step has; give --tokens-key or "
-                "--tokens-per-step"
+                f"{name}: step {int(steps.max()):,} of {key!r} times {keys.tokens_per_step:,} "
+                "tokens per step is beyond 64 bits; correct --tokens-per-step"
             )
         return steps * keys.tokens_per_step
     known = {
@@ -289,12 +324,12 @@ def _check_count(run: History, key: str, rows: int, name: str) -> None:
         )
 
 
-def _check_end(run: History, curves: Mapping[str, Curve], name: str, *, own_steps: bool) -> None:
+def _check_end(run: History, curves: Mapping[str, Curve], name: str, more: int) -> None:
     """Refuse a history that ends before the run's last step."""
     last = (getattr(run, "history_keys", None) or {}).get("lastStep")
-    if own_steps or not isinstance(last, int) or last < 0:
+    if not isinstance(last, int) or last < 0:
         return
-    seen = max(int(curve.series.steps[-1]) for curve in curves.values())
+    seen = max(int(curve.series.steps[-1]) for curve in curves.values()) - more
     gaps = [np.diff(curve.series.steps) for curve in curves.values() if len(curve.series) > 1]
     interval = min((int(np.median(gap)) for gap in gaps), default=0)
     if last - seen > interval:

@@ -5,17 +5,17 @@ or written could not be.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalmon.errors import ConfigError
+from evalmon.errors import ConfigError, DataError
+from evalmon.token_option import TokenCount
 
 if TYPE_CHECKING:
-    from evalmon.reference_index import Entry
     from evalmon.types import RunCurves
 
 __all__ = ["reference"]
@@ -50,8 +50,10 @@ def _described(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--date", default="", callback=_day, help="Day they were taken, as 2026-11-30 (today)."
         ),
-        click.option("--planned-tokens", type=click.IntRange(min=1), help="Of the whole schedule."),
-        click.option("--warmup-tokens", type=click.IntRange(min=0), help="Of the warm-up."),
+        click.option(
+            "--planned-tokens", type=TokenCount(), help="Of the whole schedule, as 5.93e12."
+        ),
+        click.option("--warmup-tokens", type=TokenCount(least=0), help="Of the warm-up."),
         click.option("--fault", "faults", multiple=True, help="A known fault, with its place."),
         click.option("--folder", type=_PATH, help="Folder of curves; by default your own."),
         _JSON,
@@ -69,13 +71,19 @@ def reference() -> None:
 @reference.command("list")
 @_JSON
 def list_command(*, as_json: bool) -> None:
-    """Name every reference."""
-    from evalmon import reference as curves
+    """Name every reference.
 
-    found = curves.entries()
+    Ends with 2 when an index cannot be read, after naming those of the others.
+    """
+    from evalmon import reference as curves
+    from evalmon.reference_shown import short, summary
+
+    if missing := curves.missing_folder():
+        click.echo(f"note: {missing}", err=True)
+    found, faults = curves.readable()
     for entry in found:
         points = sum(item.points for item in entry.curves.values())
-        planned = f"{_short(entry.planned_tokens)} tokens" if entry.planned_tokens else "open plan"
+        planned = f"{short(entry.planned_tokens)} tokens" if entry.planned_tokens else "open plan"
         train = "with train loss" if "train/ce_nats" in entry.curves else "no train loss"
         click.echo(
             f"{entry.name:<40} {entry.model:<20} {planned:<13} {len(entry.curves):>3} curves  "
@@ -83,7 +91,10 @@ def list_command(*, as_json: bool) -> None:
             err=as_json,
         )
     if as_json:
-        _echo({"references": [_summary(entry) for entry in found]})
+        said = [fault.message for fault in faults]
+        _echo({"references": [summary(entry) for entry in found], "faults": said})
+    if faults:
+        raise DataError(faults[0].message)
 
 
 @reference.command("show")
@@ -92,14 +103,15 @@ def list_command(*, as_json: bool) -> None:
 def show_command(name: str, *, as_json: bool) -> None:
     """Say all that is known of reference NAME: curves, sources, faults, single numbers."""
     from evalmon import reference as curves
+    from evalmon.reference_shown import curve, lines, summary
 
     entry = curves.find(name)
     loaded = curves.load(entry.name)
-    record = _summary(entry) | {
-        "curves": {metric: _curve(entry, loaded, metric) for metric in entry.curves},
+    record = summary(entry) | {
+        "curves": {metric: curve(entry, loaded, metric) for metric in entry.curves},
         "published": [asdict(point) for point in entry.published],
     }
-    for line in _lines(entry, record):
+    for line in lines(entry, record):
         click.echo(line, err=as_json)
     if as_json:
         _echo(record)
@@ -118,7 +130,8 @@ def verify_command(names: tuple[str, ...], *, as_json: bool) -> None:
     faults = curves.verify(names)
     for fault in faults:
         click.echo(fault.message, err=as_json)
-    checked = [curves.find(name).name for name in names]
+    unread = {fault.reference for fault in faults}
+    checked = [name if name in unread else curves.find(name).name for name in names]
     if not faults:
         whole = checked or list(curves.names())
         click.echo(f"{len(whole)} references are sound", err=as_json)
@@ -131,9 +144,7 @@ def verify_command(names: tuple[str, ...], *, as_json: bool) -> None:
 @reference.command("add")
 @click.argument("table", type=_PATH)
 @click.option("--run", help="Which run, of a table of several.")
-@click.option(
-    "--tokens-per-step", type=click.IntRange(min=1), help="Where the table holds no tokens."
-)
+@click.option("--tokens-per-step", type=TokenCount(), help="Where the table holds no tokens.")
 @click.option(
     "--thinned",
     metavar="RULE",
@@ -149,6 +160,10 @@ def add_command(
     """
     from evalmon.logs import tables
 
+    if table.exists() and not table.is_file():
+        raise DataError(
+            f"{table}: no file but a folder or a pipe; save the table to a file and name that"
+        )
     if thinned is not None and not thinned.strip():
         raise ConfigError("--thinned '': say the rule, as 'every 25th step'")
     curves = tables.read(table, run, thinned=thinned is not None, tokens_per_step=tokens_per_step)
@@ -167,15 +182,18 @@ def build() -> None:
 @_described
 def checkpoints_command(run: Path, config: Path | None, store: str, **about: Any) -> None:
     """Score every checkpoint of RUN (a run directory) and add the curves."""
-    from tqdm import tqdm
-
     from evalmon.config import Settings, load
-    from evalmon.reference_build import from_checkpoints
-    from evalmon.store import Store
     from evalmon.types import RunDescription
 
     description = RunDescription.load(run.resolve())
     settings = load(config) if config else Settings()
+    _refuse_name(about)
+    # Imported late: what is wrong with the command line is said before they are loaded.
+    from tqdm import tqdm
+
+    from evalmon.reference_build import from_checkpoints
+    from evalmon.store import Store
+
     opened = Store.open(store or settings.store or description.path.parent / "evalmon.sqlite")
     try:
         with tqdm(desc=description.name, unit="checkpoint", disable=None) as bar:
@@ -198,7 +216,7 @@ def checkpoints_command(run: Path, config: Path | None, store: str, **about: Any
 @click.option("--lr-key", help="Its learning rate.")
 @click.option("--step-key", default="_step", show_default=True, help="The training step.")
 @click.option("--tokens-key", default="", help="Tokens trained on.")
-@click.option("--tokens-per-step", type=click.IntRange(min=1), help="Where no key holds them.")
+@click.option("--tokens-per-step", type=TokenCount(), help="Where no key holds them.")
 @click.option("--trainer", default="", help="Whose names the keys are: olmo_core, maxtext, …")
 @_described
 def wandb_command(
@@ -213,8 +231,15 @@ def wandb_command(
     **about: Any,
 ) -> None:
     """Add a W&B run from its full history; rows that are missing are refused, with counts."""
-    from evalmon.reference_build import HistoryKeys, from_history, open_history
+    from evalmon.reference_build import (
+        HistoryKeys,
+        check_keys,
+        check_path,
+        from_history,
+        open_history,
+    )
 
+    check_path(path)
     metrics = {train_key: "train/ce_nats"} if train_key else {}
     if lr_key:
         metrics[lr_key] = "optim/lr"
@@ -224,17 +249,32 @@ def wandb_command(
     if not metrics:
         raise ConfigError("nothing is read; give --train-key or --eval-key")
     keys = HistoryKeys(metrics, step_key, tokens_key, tokens_per_step, trainer)
+    check_keys(keys)
+    _refuse_name(about)
     _add(from_history(open_history(path), keys, path), about, f"W&B run {path}, full history")
+
+
+def _refuse_name(about: Mapping[str, Any]) -> None:
+    """Refuse a name that cannot be added, before a run is scored or fetched."""
+    from evalmon import reference as known
+    from evalmon.reference_index import Entry
+    from evalmon.reference_writing import refuse_name
+
+    folder = about["folder"] or known.user_folder()
+    refuse_name(Entry(about["name"], folder, {}, aliases=about["aliases"]))
 
 
 def _add(curves: "RunCurves", about: Mapping[str, Any], source: str) -> None:
     """Add a run with what the options say of it, and print what came of it."""
     from evalmon import reference as known
-    from evalmon.reference_fitness import refuse_short_plan, unfit
+    from evalmon.reference_fitness import refuse_long_warmup, refuse_short_plan, unfit
     from evalmon.reference_index import Entry, Source
-    from evalmon.reference_writing import add
+    from evalmon.reference_shown import summary
+    from evalmon.reference_writing import add, refuse_values
 
+    refuse_values(curves)
     refuse_short_plan(curves, about["planned_tokens"])
+    refuse_long_warmup(curves, about["planned_tokens"], about["warmup_tokens"])
     found = unfit(curves, about["planned_tokens"] or 0)
     folder = about["folder"] or known.user_folder()
     entry = Entry(
@@ -251,9 +291,12 @@ def _add(curves: "RunCurves", about: Mapping[str, Any], source: str) -> None:
         known_faults=(*about["faults"], *found),
     )
     curves = _with_tokenizer(curves, about["tokenizer"])
+    unread = [fault.message for fault in known.readable()[1]]
     day = about["date"] or _today()
     added = add(curves, entry, Source(about["source"] or source, about["licence"], day))
-    warnings = (*added.warnings, *found)
+    warnings = (*unread, *added.warnings, *found)
+    for note in curves.notes:
+        click.echo(f"note: {note}", err=True)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     as_json = about["as_json"]
@@ -263,7 +306,7 @@ def _add(curves: "RunCurves", about: Mapping[str, Any], source: str) -> None:
     if folder not in known.folders():
         click.echo(f"it is found by name when {known.FOLDER_VARIABLE} names {folder}", err=True)
     if as_json:
-        _echo(_summary(added.entry) | {"warnings": list(warnings)})
+        _echo(summary(added.entry) | {"warnings": list(warnings), "notes": list(curves.notes)})
 
 
 def _with_rule(curves: "RunCurves", rule: str) -> "RunCurves":
@@ -292,86 +335,6 @@ def _with_tokenizer(curves: "RunCurves", tokenizer: str) -> "RunCurves":
             for metric, item in curves.curves.items()
         },
     )
-
-
-def _summary(entry: "Entry") -> dict[str, Any]:
-    """Return what the index says of a reference, without its curves' details."""
-    return {
-        "name": entry.name,
-        "aliases": list(entry.aliases),
-        "folder": str(entry.folder),
-        "model": entry.model,
-        "parameters": entry.parameters,
-        "stage": entry.stage,
-        "tokenizer": entry.tokenizer,
-        "tokens_per_step": entry.tokens_per_step,
-        "planned_tokens": entry.planned_tokens,
-        "planned_tokens_source": entry.planned_tokens_source,
-        "warmup_tokens": entry.warmup_tokens,
-        "points": sum(item.points for item in entry.curves.values()),
-        "metrics": list(entry.curves),
-        "known_faults": list(entry.known_faults),
-    }
-
-
-def _curve(entry: "Entry", loaded: "RunCurves", metric: str) -> dict[str, Any]:
-    """Return all that is known of one curve."""
-    item, series = entry.curves[metric], loaded.curves[metric].series
-    return {
-        "file": f"{entry.name}/{item.file.name}",
-        "unit": item.measure.unit,
-        "points": item.points,
-        "sampling": str(item.sampling),
-        "note": item.note,
-        "steps": [int(series.steps[0]), int(series.steps[-1])],
-        "tokens": [int(series.tokens[0]), int(series.tokens[-1])],
-        "values": [float(series.values.min()), float(series.values.max())],
-        "last_value": float(series.values[-1]),
-        "facts": dict(item.measure.facts),
-        "sha256": item.sha256,
-        **asdict(item.source),
-    }
-
-
-def _lines(entry: "Entry", record: Mapping[str, Any]) -> list[str]:
-    """Return a reference as text."""
-    found = [entry.name]
-    named = ("aliases", "model", "parameters", "stage", "tokenizer", "tokens_per_step")
-    for key in (*named, "planned_tokens", "planned_tokens_source", "warmup_tokens"):
-        value = record[key]
-        if value:
-            shown = f"{value:,}" if isinstance(value, int) else _joined(value)
-            found.append(f"  {key.replace('_', ' '):<22} {shown}")
-    for metric, item in record["curves"].items():
-        low, high = item["values"]
-        first, last = item["steps"]
-        found.append(
-            f"  {metric}: {item['points']:,} points, steps {first:,} to {last:,} "
-            f"({_short(item['tokens'][1])} tokens), {low:g} to {high:g} {item['unit']}".rstrip()
-            + f", {item['sampling']}"
-            + (f" ({item['note']})" if item["note"] else "")
-        )
-        facts = ", ".join(f"{key} {value}" for key, value in item["facts"].items())
-        found += [f"      {facts}"] if facts else []
-    for source in dict.fromkeys(item.source for item in entry.curves.values()):
-        found.append(f"  source: {source.source}; licence {source.licence}; {source.date}")
-    for point in entry.published:
-        at = f" at {_short(point.tokens)} tokens" if point.tokens else ""
-        found.append(f"  published: {point.metric} {point.value:g}{at} ({point.note})")
-    return found + [f"  known fault: {fault}" for fault in entry.known_faults]
-
-
-def _joined(value: str | Sequence[str]) -> str:
-    """Return text, or texts joined."""
-    return value if isinstance(value, str) else ", ".join(value)
-
-
-def _short(tokens: int) -> str:
-    """Return a count of tokens to three digits: 5.93T, 3.81B."""
-    for size, letter in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
-        if tokens >= size:
-            return f"{tokens / size:.3g}{letter}"
-    return str(tokens)
 
 
 def _today() -> str:

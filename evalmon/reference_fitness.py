@@ -8,7 +8,7 @@ from evalmon.evidence import build_case
 from evalmon.run_evidence import TRAIN_METRIC, RunEvidence
 from evalmon.types import RunCurves
 
-__all__ = ["refuse_short_plan", "unfit"]
+__all__ = ["refuse_long_warmup", "refuse_short_plan", "unfit"]
 
 _HOLDOUT = re.compile(r"eval/lm/.+-validation/ce_nats")
 _FEWEST_EVALUATIONS = 6
@@ -24,17 +24,46 @@ def refuse_short_plan(curves: RunCurves, planned_tokens: int | None) -> None:
     Raises:
         ConfigError: a curve goes on after them.
     """
-    ends = (
-        (int(item.series.tokens[-1]), metric)
-        for metric, item in curves.curves.items()
-        if len(item.series)
-    )
-    last, metric = max(ends, default=(0, ""))
+    last, metric = _end(curves)
     if planned_tokens and planned_tokens < last:
         raise ConfigError(
             f"--planned-tokens {planned_tokens:,}: {metric} of {curves.name} reaches {last:,} "
             "tokens; give the tokens of the whole schedule"
         )
+
+
+def refuse_long_warmup(
+    curves: RunCurves, planned_tokens: int | None, warmup_tokens: int | None
+) -> None:
+    """Refuse a warm-up of more tokens than the schedule has.
+
+    Args:
+        curves: the run.
+        planned_tokens: tokens of the whole schedule that were given, None where none were: then
+            those that the run records, else its last.
+        warmup_tokens: tokens of the warm-up that were given, None where none were.
+
+    Raises:
+        ConfigError: the warm-up is longer.
+    """
+    recorded = planned_tokens or curves.planned_tokens
+    planned = recorded or _end(curves)[0]
+    if warmup_tokens and warmup_tokens > planned:
+        what = "of the schedule" if recorded else f"that {curves.name} reaches"
+        raise ConfigError(
+            f"--warmup-tokens {warmup_tokens:,}: more than the {planned:,} tokens {what}; correct "
+            "it, or give --planned-tokens"
+        )
+
+
+def _end(curves: RunCurves) -> tuple[int, str]:
+    """Return the last tokens of a run and the metric that reaches them."""
+    ends = (
+        (int(item.series.tokens[-1]), metric)
+        for metric, item in curves.curves.items()
+        if len(item.series)
+    )
+    return max(ends, default=(0, ""))
 
 
 def unfit(curves: RunCurves, planned_tokens: int = 0) -> tuple[str, ...]:

@@ -31,11 +31,12 @@ A curve's file is named by its metric, each ``/`` written as a dot. It has the c
 
 import difflib
 import functools
+import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from evalmon.errors import DataError
 from evalmon.types.curves import Sampling
@@ -57,7 +58,12 @@ INDEX_NAME = "index.toml"
 _NUMBERS = frozenset(
     {"parameters", "planned_tokens", "points", "tokens", "tokens_per_step", "warmup_tokens"}
 )
+_LARGEST = 2**63 - 1  # steps and tokens are 64-bit integers
 _CALLED: dict[type[Any], str] = {str: "text", tuple: "list"}
+_TEXTS = frozenset({"metric", "sha256"})
+_HELD: dict[str, type[Any]] = {
+    "aliases": str, "known_faults": str, "seams": int, "data_changes": int,
+}  # fmt: skip
 
 _T = TypeVar("_T")
 _Keys = tuple[frozenset[str], frozenset[str]]
@@ -201,8 +207,10 @@ def parse(folder: Path) -> dict[str, Entry]:
     path = folder / INDEX_NAME
     try:
         status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise DataError(f"{path}: no file but a folder or a pipe; {_remedy()}")
         return dict(_parse(path, status.st_mtime_ns, status.st_size))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # of a file that is no TOML too
         raise DataError(f"{path}: cannot be read ({error}); {_remedy()}") from error
 
 
@@ -231,6 +239,9 @@ def _entry(
     """Read one reference of an index."""
     where = f"{path}: references.{name}"
     _is_table(body, where)
+    for key in ("curves", "published"):
+        if type(body.get(key, [])) is not list:
+            raise DataError(f"{where}: {key} = {body[key]!r} is no list; {_remedy()}")
     curves: dict[str, CurveEntry] = {}
     for number, item in enumerate(body.get("curves", []), start=1):
         at = f"{where}: curve {number}"
@@ -239,10 +250,10 @@ def _entry(
         given: dict[str, Any] = {"source": body.get("source", ""), "measure": file.stem, **item}
         given["file"] = file
         for key, known in zip(("source", "measure"), shared, strict=True):
-            if given[key] not in known:
+            if type(given[key]) is not str or given[key] not in known:
                 raise DataError(f"{at}: no {key} {given[key]!r} in the index; {_remedy()}")
             given[key] = known[given[key]]
-        if given.get("sampling", "full") not in set(Sampling):
+        if given.get("sampling", "full") not in list(Sampling):
             raise DataError(
                 f"{at}: sampling {given['sampling']!r} is none of {[*Sampling]}; {_remedy()}"
             )
@@ -269,19 +280,32 @@ def _make(kind: type[_T], body: Any, where: str) -> _T:
     """Build one part from its table, refusing keys that are unknown or missing."""
     _is_table(body, where)
     names, needed = _keys(kind)
-    for key in _NUMBERS.intersection(body):
-        if type(body[key]) is not int or body[key] < 0:
-            raise DataError(f"{where}: {key} = {body[key]!r} is no count; {_remedy()}")
     if not body.keys() <= names:
         _known(body, names, where)
-    for key, expected in _types(kind):
-        if key in body and type(body[key]) is not expected:
-            raise DataError(
-                f"{where}: {key} = {body[key]!r} is no {_CALLED[expected]}; {_remedy()}"
-            )
+    for key, value in body.items():
+        if said := _wrong(kind, key, value):
+            raise DataError(f"{where}: {said}; {_remedy()}")
     if not needed <= body.keys():
         raise DataError(f"{where}: {sorted(needed - body.keys())} missing; {_remedy()}")
     return kind(**body)
+
+
+def _wrong(kind: type[Any], key: str, value: Any) -> str:
+    """Say why a value cannot be one of its key, or ""."""
+    if key in _NUMBERS and (type(value) is not int or not 0 <= value <= _LARGEST):
+        return f"{key} = {value!r} is no count"
+    if key == "value" and type(value) not in (int, float):
+        return f"{key} = {value!r} is no number"
+    if key == "facts" and type(value) is not dict:
+        return f"{key} = {value!r} is no table"
+    expected = str if key in _TEXTS else _types(kind).get(key)
+    if expected is not None and type(value) is not expected:
+        return f"{key} = {value!r} is no {_CALLED[expected]}"
+    if key in _HELD:
+        for item in cast("tuple[Any, ...]", value):
+            if type(item) is not _HELD[key]:
+                return f"{key} holds {item!r}"
+    return ""
 
 
 @functools.cache
@@ -293,9 +317,9 @@ def _keys(kind: type[Any]) -> _Keys:
 
 
 @functools.cache
-def _types(kind: type[Any]) -> tuple[tuple[str, type[Any]], ...]:
+def _types(kind: type[Any]) -> dict[str, type[Any]]:
     """Return what a key that can be left out holds, where that is text or a list."""
-    return tuple((f.name, type(f.default)) for f in fields(kind) if type(f.default) in _CALLED)
+    return {f.name: type(f.default) for f in fields(kind) if type(f.default) in _CALLED}
 
 
 def _known(body: Mapping[str, Any], names: Iterable[str], where: str) -> None:

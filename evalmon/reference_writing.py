@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,11 +16,13 @@ from evalmon.errors import ConfigError, DataError, WriteError
 from evalmon.reference_index import INDEX_NAME, CurveEntry, Entry, Measure, Source, file_name
 from evalmon.types import RunCurves, Sampling, Series
 
-__all__ = ["Added", "add"]
+__all__ = ["Added", "add", "refuse_name", "refuse_values"]
 
 _T = TypeVar("_T")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_RESERVED = ("index.",)
+"""Beginnings of names that the folder itself uses, beside those that begin with a dot."""
 _METRIC = re.compile(r"[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*")
 
 
@@ -50,11 +52,13 @@ def add(curves: RunCurves, about: Entry, source: Source | Mapping[str, Source]) 
         The new entry, with a warning for each curve that looks broken or counts as sampled.
 
     Raises:
-        ConfigError: the name is not usable, or taken.
+        ConfigError: the name is not usable, or taken, or a text is not UTF-8.
         DataError: there is no curve to store, or one that cannot be.
         WriteError: the folder cannot be written.
     """
-    _usable(about, curves)
+    _check_names(about)
+    _check_metrics(curves)
+    refuse_values(curves)
     found = _faults(curves)
     folder = about.folder
     try:
@@ -73,7 +77,11 @@ def add(curves: RunCurves, about: Entry, source: Source | Mapping[str, Source]) 
                 data_changes=about.data_changes or curves.data_changes,
                 known_faults=(*about.known_faults, *found),
             )
-            _write_index(folder, [*there.values(), entry])
+            try:
+                _write_index(folder, [*there.values(), entry])
+            except BaseException:  # curves that no index names would stand in a later add's way
+                shutil.rmtree(folder / about.name, ignore_errors=True)
+                raise
     except OSError as error:
         raise WriteError(
             f"{folder}: the reference cannot be written ({error}); name another --folder"
@@ -81,13 +89,62 @@ def add(curves: RunCurves, about: Entry, source: Source | Mapping[str, Source]) 
     return Added(entry, found)
 
 
-def _usable(about: Entry, curves: RunCurves) -> None:
-    """Refuse names that cannot be kept, and a run without curves."""
+def refuse_name(about: Entry) -> None:
+    """Refuse a name or alias that `add` would refuse, before a run is read or scored.
+
+    Args:
+        about: name, aliases and folder are looked at.
+
+    Raises:
+        ConfigError: one of them is not usable, or taken.
+        DataError: the folder's index is broken.
+    """
+    _check_names(about)
+    there = (about.folder / INDEX_NAME).exists()
+    _free(about, reference_index.parse(about.folder) if there else {})
+
+
+def refuse_values(curves: RunCurves) -> None:
+    """Refuse a run with a curve that holds no losses or shares of any model.
+
+    Raises:
+        DataError: the first such curve, with value and step.
+    """
+    for curve in curves.curves.values():
+        said = curve_faults.no_measurement(curve.series) if len(curve.series) else ""
+        if said:
+            raise DataError(
+                f"{curves.source}: {said} Nothing was added: export the column again, a loss in "
+                "nats per token, or leave it out"
+            )
+
+
+def _check_names(about: Entry) -> None:
+    """Refuse a name or aliases that cannot be kept."""
     if not _NAME.fullmatch(about.name):
         raise ConfigError(
             f"--name {about.name!r}: a name has up to 64 of a-z, 0-9, '.', '_' and '-', and begins "
             "with a letter or digit"
         )
+    if about.name.startswith(_RESERVED):
+        raise ConfigError(
+            f"--name {about.name!r}: names that begin with {_RESERVED[0]!r} are kept for the "
+            "folder's index; choose another name"
+        )
+    labels = {about.name.casefold()}
+    for alias in about.aliases:
+        if not alias.strip():
+            raise ConfigError(f"--alias {alias!r} is empty; leave it out, or give a name")
+        if alias.casefold() in labels:
+            raise ConfigError(
+                f"--alias {alias!r} is the name or another alias of this reference (upper and "
+                "lower case are one); leave it out"
+            )
+        labels.add(alias.casefold())
+
+
+def _check_metrics(curves: RunCurves) -> None:
+    """Refuse a run without curves, or with metrics that cannot be the names of files."""
     if not any(len(curve.series) for curve in curves.curves.values()):
         raise DataError(f"{curves.source}: run {curves.name!r} has no points; name another run")
     stems: dict[str, str] = {}
@@ -106,7 +163,7 @@ def _free(about: Entry, there: Mapping[str, Entry]) -> None:
     """Refuse a name or alias that is taken, here or in a folder that is looked through."""
     known = {
         label.casefold(): entry
-        for entry in (*reference.entries(), *there.values())
+        for entry in (*reference.readable()[0], *there.values())
         for label in (entry.name, *entry.aliases)
     }
     for label in (about.name, *about.aliases):
@@ -129,13 +186,12 @@ def _write_curves(
     """Write each curve into a folder that comes to be whole or not at all."""
     partial = folder.with_name(f".{folder.name}.partial-{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
     items: dict[str, CurveEntry] = {}
+    contents: dict[str, bytes] = {}
     for metric, curve in curves.curves.items():
         if not len(curve.series):
             continue
-        content = _content(curve.series)
-        (partial / file_name(metric)).write_bytes(content)
+        content = contents[file_name(metric)] = _content(curve.series)
         items[metric] = CurveEntry(
             metric=metric,
             file=folder / file_name(metric),
@@ -146,7 +202,14 @@ def _write_curves(
             sampling=curve.sampling,
             note=curve.note,
         )
-    partial.rename(folder)
+    try:
+        partial.mkdir()
+        for name, content in contents.items():
+            (partial / name).write_bytes(content)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     return items
 
 
@@ -190,11 +253,20 @@ def _write_index(folder: Path, entries: Iterable[Entry]) -> None:
         "add`;\n# the keys are explained in docs/reference-curves.md.\n\n"
     )
     path = folder / INDEX_NAME
-    partial = path.with_suffix(".partial")
+    partial = path.with_name(f".{INDEX_NAME}.partial")
     try:
-        partial.write_text(head + tomli_w.dumps(table), encoding="utf-8", newline="\n")
+        content = (head + tomli_w.dumps(table)).encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{error.object[max(error.start - 20, 0) : error.end]!r} is no text in UTF-8, as the "
+            "index is; write names and options in UTF-8"
+        ) from error
+    try:
+        partial.write_bytes(content)
         partial.replace(path)
     except OSError as error:
+        with suppress(OSError):
+            partial.unlink()
         raise WriteError(f"{path}: cannot be written ({error}); name another --folder") from error
 
 

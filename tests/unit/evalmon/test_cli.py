@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -72,6 +73,43 @@ def test_a_report_never_creates_a_store(tmp_path: Path) -> None:
     assert result.exit_code == 4
     assert str(store) in result.output
     assert not store.exists()
+
+
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError("by none"), PermissionError(13, "denied", "a/file"), OSError("odd")]
+)
+def test_an_error_that_nobody_foresaw_is_no_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(_: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(RunDescription, "load", fails)
+    result = CliRunner().invoke(main, ["watch", str(tmp_path), "--json"])
+    assert result.exit_code == 4
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "in fails" in result.stderr
+    assert lines[-1] == (
+        f"unexpected error, a fault of evalmon: {type(error).__name__}: {error}; please report it "
+        "with the traceback above"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(click.UsageError("no"), 2), (click.exceptions.Exit(7), 7), (SystemExit(3), 3)],
+)
+def test_an_end_that_was_meant_stays_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    def ends(_: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(RunDescription, "load", ends)
+    result = CliRunner().invoke(main, ["watch", str(tmp_path)])
+    assert (result.exit_code, "unexpected error" in result.stderr) == (code, False)
 
 
 def test_an_interrupted_command_is_not_a_finding(

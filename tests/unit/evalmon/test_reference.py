@@ -1,6 +1,7 @@
 """Reference curves are found by name, read by metric, and refused when they were changed."""
 
 import hashlib
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,13 @@ def test_what_is_no_curve_is_refused(folder: Path, text: str, said: str):
         ({"references": {"a": {"tokens_per_step": True}}}, "tokens_per_step = True is no count"),
         ({"references": {"a": {"known_faults": "one"}}}, "known_faults = 'one' is no list"),
         ({"references": {"a": {"model": 7}}}, "model = 7 is no text"),
+        ({"references": {"a": {"planned_tokens": 2**63}}}, "planned_tokens = 9223.* is no count"),
+        ({"references": {"a": {"curves": 3}}}, r"references\.a: curves = 3 is no list"),
+        ({"references": {"a": {"published": 3}}}, r"references\.a: published = 3 is no list"),
+        ({"references": {"a": {"aliases": [3]}}}, "aliases holds 3"),
+        ({"references": {"a": {"seams": ["x"]}}}, "seams holds 'x'"),
+        ({"references": {"a": {"source": [], "curves": [{"metric": TRAIN}]}}}, r"no source \[\]"),
+        ({"measures": {"a": {"facts": 3}}}, "facts = 3 is no table"),
         ({"references": {"a": {"curves": [7]}}}, "curve 1: 7 where a table was expected"),
         ({"references": {"a": {"published": [{"metric": "m"}]}}}, r"\['source', 'value'\] missing"),
         ({"sources": {"s": {"licence": "MIT"}}}, r"sources\.s: \['source'\] missing"),
@@ -232,3 +240,72 @@ def test_an_installation_without_curves_says_so(tmp_path: Path, monkeypatch: pyt
 def test_the_usual_folder_is_the_users_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv(reference.FOLDER_VARIABLE, raising=False)
     assert reference.user_folder().parts[-2:] == ("evalmon", "reference_curves")
+
+
+def broken_by_text(folder: Path) -> None:
+    (folder / "index.toml").write_text("[[[broken")
+
+
+def broken_by_bytes(folder: Path) -> None:
+    (folder / "index.toml").write_bytes(b"\xff\xfe\x00")
+
+
+def broken_by_a_folder(folder: Path) -> None:
+    (folder / "index.toml").unlink()
+    (folder / "index.toml").mkdir()
+
+
+def broken_by_a_pipe(folder: Path) -> None:
+    (folder / "index.toml").unlink()
+    os.mkfifo(folder / "index.toml")
+
+
+def removed(folder: Path) -> None:
+    (folder / "index.toml").unlink()
+
+
+@pytest.mark.parametrize(
+    "damage", [broken_by_text, broken_by_bytes, broken_by_a_folder, broken_by_a_pipe, removed]
+)
+def test_a_broken_index_of_the_users_leaves_ours_usable(folder: Path, damage: Any):
+    make(folder)
+    damage(folder)
+    found, (fault,) = reference.readable()
+    assert len(found) == 13
+    assert (fault.reference, fault.file) == ("", folder / "index.toml")
+    assert str(folder) in fault.message
+    assert reference.verify() == (fault,)
+    assert reference.verify(["olmo3-7b-stage1"]) == ()
+    (named,) = reference.verify(["mine"])
+    assert (named.reference, named.file) == ("mine", fault.file)
+    assert fault.message in named.message
+    assert reference.find("olmo3-7b-stage1").name == "olmo3-7b-stage1"
+    with pytest.raises(DataError, match="no reference 'mine' in what can be read"):
+        reference.load("mine")
+
+
+def test_a_missing_index_names_the_curves_that_lie_there(folder: Path):
+    make(folder)
+    removed(folder)
+    (fault,) = reference.verify()
+    assert fault.message == (
+        f"{folder}: curves (mine) and no index.toml; restore it, or remove them and add them again"
+    )
+
+
+def test_a_folder_that_the_variable_names_in_vain_is_refused(folder: Path):
+    with pytest.raises(ConfigError, match=rf"{reference.FOLDER_VARIABLE}={folder}: no such folder"):
+        reference.verify()
+    folder.mkdir()
+    assert reference.verify() == ()
+    assert reference.missing_folder() == ""
+
+
+def test_a_pipe_in_place_of_a_curve_is_refused_and_not_waited_for(folder: Path):
+    make(folder)
+    file = folder / "mine" / "train.ce_nats.csv"
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DataError, match=r"train\.ce_nats\.csv: no file but a folder or a pipe"):
+        reference.load("mine")
+    assert [fault.file for fault in reference.verify()] == [file]

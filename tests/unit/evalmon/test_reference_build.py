@@ -86,6 +86,27 @@ def test_tokens_are_joined_by_step():
         from_history(Run(logged()), HistoryKeys({"loss": TRAIN}), "r")
 
 
+@pytest.mark.parametrize(
+    ("train", "holdout", "trainer"),
+    [("train/loss", "eval/c4_en/loss", ""), ("train/loss", "", "levanter"),
+     ("learning/loss", "eval/avg_loss", "")],
+)  # fmt: skip
+def test_steps_of_trainers_that_count_from_0_are_updates_completed(
+    train: str, holdout: str, trainer: str
+):
+    rows = [{"_step": n, train: 4.0 - n, holdout: 5.0, "tokens": 64 * (n + 1)} for n in range(3)]
+    metrics = dict.fromkeys(filter(None, (train, holdout)), "")
+    run = Run(rows, 3, {"lastStep": 2})
+    for keys in (
+        HistoryKeys(metrics, tokens="tokens", trainer=trainer),
+        HistoryKeys(metrics, tokens_per_step=64, trainer=trainer),
+    ):
+        found = from_history(run, keys, "r").curves
+        assert found[TRAIN].series.steps.tolist() == [1, 2, 3]
+        assert found[TRAIN].series.tokens.tolist() == [64, 128, 192]
+        assert set(found) == ({TRAIN, C4} if holdout else {TRAIN})
+
+
 def test_missing_rows_are_refused_with_counts():
     with pytest.raises(DataError, match="100 rows were read where the run logged 1,250; 1,150 are"):
         from_history(Run(logged(), history_line_count=1250), KEYS, "r")
@@ -256,3 +277,9 @@ def test_a_failed_evaluation_leaves_no_holes(
             from_checkpoints(run, store, Settings(), lambda n: None)
     finally:
         store.close()
+
+
+def test_tokens_a_step_beyond_64_bits_are_refused():
+    keys = HistoryKeys({"loss": TRAIN}, tokens_per_step=10**18)
+    with pytest.raises(DataError, match="step 100 of 'loss' times 1,000,000,000,000,000,000"):
+        from_history(Run(logged()), keys, "r")

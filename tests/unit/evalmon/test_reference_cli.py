@@ -1,6 +1,5 @@
 """`evalmon reference`: what it prints, what it refuses, and what it leaves behind."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,14 @@ from typing import Any
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 
 from evalmon import reference, reference_build, reference_cli
 from evalmon.config import Settings
-from evalmon.errors import ConfigError, DataError, EvalmonError
+from evalmon.errors import ConfigError, DataError
 from evalmon.store import Store
 from evalmon.types import Curve, RunCurves, RunDescription, Sampling, Series
+
+from .reference_commands import call, record, refused, rows, table
 
 TRAIN, C4 = "train/ce_nats", "eval/lm/c4_en-validation/ce_nats"
 
@@ -24,39 +24,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder that is looked through, not there yet."""
     monkeypatch.setenv(reference.FOLDER_VARIABLE, str(tmp_path / "curves"))
     return tmp_path / "curves"
-
-
-def call(*arguments: str | Path) -> Result:
-    """Run the command as the group that it is."""
-    return CliRunner().invoke(reference_cli.reference, [str(item) for item in arguments])
-
-
-def record(*arguments: str | Path, code: int = 0) -> Any:
-    """Run a command with --json and return the one object on standard output."""
-    result = call(*arguments, "--json")
-    assert result.exit_code == code, (result.output, result.exception)
-    (line,) = result.stdout.strip().splitlines()
-    return json.loads(line)
-
-
-def refused(kind: type[EvalmonError], *arguments: str | Path) -> str:
-    """Run a command that has to be refused and return what it says."""
-    result = call(*arguments)
-    assert isinstance(result.exception, kind), (result.output, result.exception)
-    assert result.exception.exit_code == 2
-    return str(result.exception)
-
-
-def table(folder: Path, rows: str, header: str = "run,metric,step,tokens,value") -> Path:
-    path = folder / "table.csv"
-    path.write_text(f"{header}\n{rows}")
-    return path
-
-
-def rows(run: str = "a", metric: str = C4, points: int = 12) -> str:
-    return "".join(
-        f"{run},{metric},{n * 100},{n * 10**9},{3 + 1 / n!r}\n" for n in range(1, points + 1)
-    )
 
 
 def test_list_names_every_reference():
@@ -80,7 +47,7 @@ def test_show_says_all_of_a_reference():
     assert curve["licence"] == "not stated"
     assert found["curves"][C4]["licence"] == "Apache-2.0"
     assert found["curves"]["eval/downstream/arc_challenge_0shot/len_norm"]["facts"] == {
-        "shots": 0, "items": 299, "split": "validation",
+        "shots": 0, "items": 299, "split": "validation", "normalization": "characters",
     }  # fmt: skip
     text = call("show", "olmo3-7b-stage1").stdout
     for said in (
@@ -96,6 +63,7 @@ def test_show_of_a_name_that_is_not_there():
 
 
 def test_verify_is_silent_on_ours_and_ends_with_1_on_a_change(tmp_path: Path, folder: Path):
+    folder.mkdir()
     assert record("verify") == {"sound": True, "checked": "all", "faults": []}
     assert "13 references are sound" in call("verify").stdout
     call("add", table(tmp_path, rows()), "--name", "mine")

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evalmon import reference, reference_index
+from evalmon import reference, reference_index, reference_writing
 from evalmon.errors import ConfigError, DataError, WriteError
 from evalmon.reference_index import Entry, Point, Source
-from evalmon.reference_writing import add
+from evalmon.reference_writing import add, refuse_name
 from evalmon.types import Curve, RunCurves, Sampling, Series
 
 TRAIN, C4 = "train/ce_nats", "eval/lm/c4_en-validation/ce_nats"
@@ -164,3 +164,74 @@ def test_seams_and_data_changes_are_kept(folder: Path):
     add(replace(run(), seams=(2000,), data_changes=(1000,)), about(folder), SOURCE)
     found = reference.load("mine")
     assert (found.seams, found.data_changes) == ((2000,), (1000,))
+
+
+@pytest.mark.parametrize("name", ["index.toml", "index.partial", "index.csv", ".", "..", ".lock"])
+def test_names_of_the_folder_itself_are_refused(folder: Path, name: str):
+    with pytest.raises(ConfigError, match=f"--name '{name}'"):
+        add(run(), about(folder, name), SOURCE)
+    assert not folder.exists()
+    add(run(), about(folder, "index"), SOURCE)
+    assert reference.verify() == ()
+
+
+@pytest.mark.parametrize("aliases", [("MINE",), ("x", "X"), ("",), (" ",)])
+def test_an_alias_that_says_nothing_new_is_refused(folder: Path, aliases: tuple[str, ...]):
+    with pytest.raises(ConfigError, match="--alias"):
+        add(run(), about(folder, aliases=aliases), SOURCE)
+    with pytest.raises(ConfigError, match="--alias"):
+        refuse_name(about(folder, aliases=aliases))
+    assert not folder.exists()
+
+
+def test_a_name_can_be_refused_before_anything_is_read(folder: Path):
+    refuse_name(about(folder))
+    assert not folder.exists()
+    add(run(), about(folder), SOURCE)
+    with pytest.raises(ConfigError, match="is there already"):
+        refuse_name(about(folder))
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left"), KeyboardInterrupt()])
+def test_no_curves_are_left_where_the_index_cannot_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+):
+    def fails(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reference_writing, "_write_index", fails)
+        with pytest.raises((WriteError, KeyboardInterrupt)):
+            add(run(), about(folder), SOURCE)
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+    add(run(), about(folder), SOURCE)
+    assert reference.verify() == ()
+
+
+def test_a_folder_in_place_of_the_partial_index_stops_nobody(folder: Path):
+    (folder / "index.partial").mkdir(parents=True)
+    add(run(), about(folder), SOURCE)
+    assert reference.verify() == ()
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "said"),
+    [
+        (TRAIN, [3.0, 1e308, -1e308], r"1e\+308 at step 2000 is no value of a model \(2 such"),
+        ("train/z_nats", [0.1, -1e300], r"-1e\+300 at step 2000 is no value of a model"),
+        (C4, [3.0, -0.5], "-0.5 at step 2000 is below 0, which no loss is"),
+        (C4, [40.0, 30.0, 25.0, 22.0, 21.0], "a percentage, a perplexity or another unit"),
+    ],
+)
+def test_what_no_model_has_is_refused(folder: Path, metric: str, values: list[float], said: str):
+    with pytest.raises(
+        DataError, match=f"table.csv: {metric}: .*{said}".replace(" at step 2000", " at step 2,000")
+    ):
+        add(run(**{metric: Curve(series(metric, values))}), about(folder), SOURCE)
+    assert not folder.exists()
+
+
+def test_text_that_is_not_utf8_is_refused_and_leaves_nothing(folder: Path):
+    with pytest.raises(ConfigError, match=r"\\udcff' is no text in UTF-8"):
+        add(run(), about(folder, model="a\udcff"), SOURCE)
+    assert [path.name for path in folder.iterdir()] == [".lock"]
