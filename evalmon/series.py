@@ -19,6 +19,7 @@ __all__ = [
     "gap",
     "medians",
     "noise_of",
+    "reaching",
     "together",
     "usual_spacing",
     "window_medians",
@@ -96,6 +97,24 @@ def align(
     return where, np.interp(np.log1p(tokens[together(where)]), np.log1p(known), values)
 
 
+def reaching(series: Series, tokens: int) -> Series:
+    """Return a series up to its first point at or after ``tokens``: what :func:`align` reads there.
+
+    Args:
+        series: points at rising tokens.
+        tokens: position, >= 0.
+
+    Example:
+        >>> import numpy as np
+        >>> points = np.array([10, 20, 30])
+        >>> curve = Series("train/ce_nats", points, points, np.array([4.0, 3.0, 2.0]))
+        >>> [reaching(curve, at).tokens.tolist() for at in (5, 20, 21)]
+        [[10], [10, 20], [10, 20, 30]]
+    """
+    end = int(np.searchsorted(series.tokens, tokens, side="left")) + 1
+    return series.pick(slice(end))
+
+
 def together(where: IntArray) -> slice | IntArray:
     """Return rising positions as a slice where none is left out: it picks without a copy.
 
@@ -161,7 +180,9 @@ def gap(
     return Series(run.metric, run.steps[where], run.tokens[where], run.values[where] - values)
 
 
-def windows(train: Series, evaluations: Series, *, least: int = 1) -> Windows:
+def windows(
+    train: Series, evaluations: Series, *, least: int = 1, landmarks: IntArray | None = None
+) -> Windows:
     """Return the train points after each evaluation's predecessor up to itself.
 
     Args:
@@ -169,6 +190,8 @@ def windows(train: Series, evaluations: Series, *, least: int = 1) -> Windows:
         evaluations: series whose steps end the windows.
         least: points a window needs; an evaluation with fewer has no window, and its points
             join the next one's.
+        landmarks: [m] rising tokens, of which a window needs one between its first point and
+            its evaluation, both included; None to need none.
 
     Returns:
         One window an evaluation that has train points enough.
@@ -183,19 +206,34 @@ def windows(train: Series, evaluations: Series, *, least: int = 1) -> Windows:
         ([1], [0], [3])
     """
     stop = np.searchsorted(train.steps, evaluations.steps, side="right").astype(np.int64)
-    if least > 1:
-        return _joined(stop, least)
     start = np.concatenate([[0], stop[:-1]]).astype(np.int64)
     filled = np.flatnonzero(stop > start)
+    passed = first = None
+    if landmarks is not None and len(train):
+        first = np.searchsorted(landmarks, train.tokens, side="left")
+        passed = np.searchsorted(landmarks, evaluations.tokens, side="right")
+        if bool((passed[filled] > first[start[filled]]).all()):
+            passed = first = None
+    if least > 1 or passed is not None:
+        return _joined(stop, least, passed, first)
     return Windows(filled, start[filled], stop[filled])
 
 
-def _joined(stop: IntArray, least: int) -> Windows:
-    """Return windows of at least so many points, thinner ones joined with the next."""
+def _joined(stop: IntArray, least: int, passed: IntArray | None, first: IntArray | None) -> Windows:
+    """Return windows of at least so many points and a landmark, others joined with the next.
+
+    Args:
+        stop: [n] position after the last train point of each evaluation.
+        least: points of a window.
+        passed: [n] landmarks up to each evaluation, None to need none.
+        first: [m] landmarks before each train point.
+    """
     found: list[tuple[int, int, int]] = []
     begin = 0
     for n, end in enumerate(stop.tolist()):
-        if end - begin >= least:
+        if end - begin < least:
+            continue
+        if passed is None or first is None or passed[n] > first[begin]:
             found.append((n, begin, end))
             begin = end
     columns = np.array(found, np.int64).reshape(-1, 3)

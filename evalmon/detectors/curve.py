@@ -30,7 +30,7 @@ class CurveInputs:
         reference_holdout: its holdout CE; both or none.
         same_recipe: same mix, tokenizer, sequence length and loss: levels may be compared.
         thinned: the run's train loss was thinned by a rule: a window needs two points.
-        reference_thinned: the reference's was.
+        reference_thinned: the reference's was: a window needs a point of it too.
     """
 
     train: Series
@@ -49,6 +49,11 @@ class CurveInputs:
         if self.reference_train is None or self.reference_holdout is None:
             return "free"
         return "level" if self.same_recipe else "reference"
+
+    @property
+    def joins(self) -> bool:
+        """Whether an evaluation may have no window of its own and be judged with the next."""
+        return self.thinned or self.reference_thinned
 
     @property
     def least(self) -> int:

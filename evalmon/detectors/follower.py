@@ -80,7 +80,15 @@ class Follower:
         self._parts.append(part)
         points, reason = measuring.join(self._parts, self._noise), part.reason
         self._noise = points.noise
-        if inputs.thinned and len(points) and reason == measuring.UNREACHED:
+        if (
+            inputs.joins
+            and len(points)
+            and reason
+            in (
+                measuring.UNREACHED,
+                measuring.UNMARKED,
+            )
+        ):
             reason = ""
         uncovered = np.concatenate([item.uncovered for item in self._parts])
         reason = reason or unmatched_drop.baseline_missing(

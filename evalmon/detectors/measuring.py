@@ -14,6 +14,7 @@ from evalmon.types import FloatArray, IntArray, Series
 __all__ = [
     "HOLDOUT_HOLE",
     "TRAIN_HOLE",
+    "UNMARKED",
     "UNREACHED",
     "Measured",
     "hole",
@@ -31,6 +32,9 @@ TRAIN_HOLE: Final = 10.0
 _COLUMNS: Final = tuple(item.name for item in fields(Points) if item.name != "noise")
 UNREACHED: Final = "no train loss was logged before the last evaluation"
 """Reason of an evaluation that has no window."""
+
+UNMARKED: Final = "the reference's thinned train loss has no point among the run's windows yet"
+"""Reason of one whose window is too short for the reference's train loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,10 @@ def measure_part(
             longest_gap=HOLDOUT_HOLE,
             usual_tokens=usual_holdout,
         )
-    within = series.windows(between, holdout, least=inputs.least)
+    marks = None
+    if inputs.reference_train is not None and inputs.reference_thinned:
+        marks = inputs.reference_train.tokens
+    within = series.windows(between, holdout, least=inputs.least, landmarks=marks)
     covered = np.searchsorted(holdout.steps, gap.steps)
     reached = np.intersect1d(covered, within.evaluations)
     inside = np.isin(within.evaluations, reached)
@@ -179,7 +186,7 @@ def _reason(inputs: CurveInputs, between: Series, gap: Series, judged: IntArray)
     last = int(holdout.tokens[-1]) if len(holdout) else 0
     # A thinned log has no window of its own for every evaluation: the last judged one stands for
     # those after it.
-    reached = len(judged) > 0 and (inputs.thinned or judged[-1] == len(holdout) - 1)
+    reached = len(judged) > 0 and (inputs.joins or judged[-1] == len(holdout) - 1)
     theirs = inputs.reference_train, inputs.reference_holdout
     if theirs[0] is not None and theirs[1] is not None:
         covered = len(gap) > 0 and gap.tokens[-1] == last
@@ -193,4 +200,6 @@ def _reason(inputs: CurveInputs, between: Series, gap: Series, judged: IntArray)
                 int(part.tokens[-1]) if len(part) else 0 for part in theirs if part is not None
             )
             return f"the reference (up to {end:,} tokens) has no point here"
+    if not reached and inputs.reference_thinned and len(between):
+        return UNMARKED
     return "" if reached else UNREACHED

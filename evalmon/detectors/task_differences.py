@@ -18,7 +18,7 @@ small, so the wider of 3. and the others holds, and it stays out of the mean.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import NormalDist
 from types import MappingProxyType
@@ -40,7 +40,10 @@ from evalmon.metrics import Interval
 from evalmon.paired_counts import MARGIN_ACC, discordant
 from evalmon.types import Curve, Series, TaskDifference
 
-__all__ = ["MACRO", "PairedItems", "compare", "left_out", "macro", "summary"]
+__all__ = [
+    "MACRO", "PairedItems", "compare", "examine", "is_accuracy", "left_out", "macro", "shared",
+    "summary",
+]  # fmt: skip
 
 MACRO = "mean_without_boolq"
 """What the mean of the tasks but BoolQ is called."""
@@ -60,13 +63,64 @@ _Z95, _Z90, _Z80 = 1.959964, 1.644854, 0.841621
 _NO_ITEMS: Final[Mapping[str, "PairedItems"]] = MappingProxyType({})
 
 
+def is_accuracy(metric: str) -> bool:
+    """Tell whether a canonical metric is a task's accuracy, of either kind.
+
+    Example:
+        >>> is_accuracy("eval/downstream/piqa_0shot/len_norm"), is_accuracy("train/ce_nats")
+        (True, False)
+    """
+    return _METRIC.fullmatch(metric) is not None
+
+
+def shared(run: Iterable[str], reference: Iterable[str]) -> list[str]:
+    """Return the task metrics of both, one a task: its primary metric where both have that.
+
+    Example:
+        >>> both = [f"eval/downstream/piqa_0shot/{kind}" for kind in ("acc", "len_norm")]
+        >>> shared(both, both), shared(both[:1], both)
+        (['eval/downstream/piqa_0shot/len_norm'], ['eval/downstream/piqa_0shot/acc'])
+    """
+    chosen: dict[str, str] = {}
+    for metric in sorted({*run} & {*reference}):
+        named = _METRIC.fullmatch(metric)
+        if named is None:
+            continue
+        primary = "len_norm" if named["task"] in _BY_LENGTH else "acc"
+        if named["metric"] in (None, primary):
+            chosen[named["label"]] = metric
+        else:
+            chosen.setdefault(named["label"], metric)
+    return sorted(chosen.values())
+
+
 def compare(
     run: Mapping[str, Curve],
     reference: Mapping[str, Curve],
     at_tokens: int,
     paired: Mapping[str, PairedItems] = _NO_ITEMS,
 ) -> tuple[TaskDifference, ...]:
-    """Compare every task that both curves can be compared on.
+    """Compare every task that both curves can be compared on: the first half of :func:`examine`."""
+    return examine(run, reference, at_tokens, paired)[0]
+
+
+def left_out(
+    run: Mapping[str, Curve],
+    reference: Mapping[str, Curve],
+    at_tokens: int,
+    paired: Mapping[str, PairedItems] = _NO_ITEMS,
+) -> tuple[str, ...]:
+    """Say which tasks :func:`compare` leaves out, and why: the second half of :func:`examine`."""
+    return examine(run, reference, at_tokens, paired)[1]
+
+
+def examine(
+    run: Mapping[str, Curve],
+    reference: Mapping[str, Curve],
+    at_tokens: int,
+    paired: Mapping[str, PairedItems] = _NO_ITEMS,
+) -> tuple[tuple[TaskDifference, ...], tuple[str, ...]]:
+    """Compare every task that both curves can be compared on, and name the others.
 
     The run's value is its last evaluation at or before ``at_tokens``, with those in the 2 % of
     tokens before it, five at most. The reference is read at the same tokens each, linearly in
@@ -81,18 +135,30 @@ def compare(
 
     Returns:
         One difference a task, in order of its metric, with p-values adjusted by Holm over all
-        of them. What is missing is told by :func:`left_out`.
+        of them; and "metric: why" of each task metric that is not compared. A second metric of a
+        task that is compared is not named.
     """
-    found = {
-        metric: measured
-        for metric in _shared(run, reference)
-        if not isinstance(
-            measured := _measure(
-                metric, run[metric], reference[metric], at_tokens, paired.get(metric)
-            ),
-            str,
-        )
-    }
+    found: dict[str, tuple[Comparison, str]] = {}
+    chosen = shared(run, reference)
+    labels = {_label(metric) for metric in chosen}
+    said = [
+        f"{metric}: only {'the run' if metric in run else 'the reference'} has it"
+        for metric in sorted({*run} ^ {*reference})
+        if is_accuracy(metric) and _label(metric) not in labels
+    ]
+    for metric in chosen:
+        one = _measure(metric, run[metric], reference[metric], at_tokens, paired.get(metric))
+        if isinstance(one, str):
+            said.append(f"{metric}: {one}")
+        else:
+            found[metric] = one
+    return _differences(found, paired), tuple(said)
+
+
+def _differences(
+    found: Mapping[str, tuple[Comparison, str]], paired: Mapping[str, PairedItems]
+) -> tuple[TaskDifference, ...]:
+    """Test tasks together, each with how it was compared."""
     raw = [comparison.p_value for comparison, _ in found.values()]
     adjusted, levels = equivalence.holm(raw), _levels(raw)
     return tuple(
@@ -112,25 +178,6 @@ def compare(
             found.items(), adjusted, levels, strict=True
         )
     )
-
-
-def left_out(
-    run: Mapping[str, Curve],
-    reference: Mapping[str, Curve],
-    at_tokens: int,
-    paired: Mapping[str, PairedItems] = _NO_ITEMS,
-) -> tuple[str, ...]:
-    """Say which task metrics :func:`compare` leaves out with these arguments, and why."""
-    said = [
-        f"{metric}: only {'the run' if metric in run else 'the reference'} has it"
-        for metric in sorted({*run} ^ {*reference})
-        if _METRIC.fullmatch(metric)
-    ]
-    for metric in _shared(run, reference):
-        found = _measure(metric, run[metric], reference[metric], at_tokens, paired.get(metric))
-        if isinstance(found, str):
-            said.append(f"{metric}: {found}")
-    return tuple(said)
 
 
 def macro(differences: Sequence[TaskDifference]) -> TaskDifference | None:
@@ -192,19 +239,10 @@ def summary(differences: Sequence[TaskDifference]) -> str:
     return decided[0] if decided else whole.outcome
 
 
-def _shared(run: Mapping[str, Curve], reference: Mapping[str, Curve]) -> list[str]:
-    """Return the task metrics of both, one a task: its primary metric where both have that."""
-    chosen: dict[str, str] = {}
-    for metric in sorted({*run} & {*reference}):
-        named = _METRIC.fullmatch(metric)
-        if named is None:
-            continue
-        primary = "len_norm" if named["task"] in _BY_LENGTH else "acc"
-        if named["metric"] in (None, primary):
-            chosen[named["label"]] = metric
-        else:
-            chosen.setdefault(named["label"], metric)
-    return sorted(chosen.values())
+def _label(metric: str) -> str:
+    """Return a task metric without which accuracy it is."""
+    named = _METRIC.fullmatch(metric)
+    return named["label"] if named else metric
 
 
 def _measure(

@@ -8,7 +8,7 @@ import pytest
 
 from evalmon.comparing import CompareOptions, compare
 from evalmon.detectors.profiles import profile_named
-from tests.benchmarks.detection.real_curves import injected_row
+from tests.benchmarks.detection.real_curves import blamed, injected_row
 
 CURVES = Path(__file__).parents[3] / "shared/curves"
 LADDER = CURVES / "olmo_ladder_pairs.csv.gz"
@@ -81,3 +81,19 @@ def test_a_drop_of_a_twentieth_put_into_olmo_3_is_found_without_a_reference():
 @pytest.mark.parametrize("mode", ["reference", "free"])
 def test_the_same_drop_on_both_losses_is_never_flagged(mode: str):
     assert injected_row(profile_named("sparse"), mode, "both", 0.05)["found"] == 0
+
+
+@pytest.mark.parametrize("mode", ["reference", "free"])
+@pytest.mark.parametrize(
+    ("loss", "size", "ramp_steps"),
+    [
+        ("train", -0.05, 0), ("train", -0.10, 200_000), ("train", 0.10, 0),
+        ("holdout", 0.05, 0), ("holdout", 0.10, 100_000), ("holdout", -0.10, 0),
+    ],
+)  # fmt: skip
+def test_a_change_is_laid_to_the_loss_that_changed(
+    mode: str, loss: str, size: float, ramp_steps: int
+):
+    found = blamed(profile_named("sparse"), mode, loss, size, ramp_steps, every=5)
+    assert found[loss] >= 9
+    assert sum(found.values()) == 10

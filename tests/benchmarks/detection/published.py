@@ -49,6 +49,7 @@ def inputs(run: Published, against: Published | None = None) -> CurveInputs:
         reference_train=against.train if against else None,
         reference_holdout=against.holdout if against else None,
         thinned=True,
+        reference_thinned=against is not None,
     )
 
 

@@ -3,6 +3,7 @@
 Faults are also put into the real train loss of Olmo 3 7B, at 50 evenly spaced evaluations.
 """
 
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from evalmon.types import Series
 from tests.benchmarks.detection.measuring import SILENT, profile_for, verdict_of
 from tests.benchmarks.detection.published import CURVES, Published, healthy, inputs, repeated
 
-__all__ = ["injected_row", "repeated_row", "rows", "silent_rows"]
+__all__ = ["blamed", "injected_row", "repeated_row", "rows", "silent_rows"]
 
 PART = "real_curves"
 _INJECTIONS = 50
@@ -25,6 +26,12 @@ _LEFT = 15  # evaluations left after the last injection
 _RAMP_STEPS = 200_000
 _SIZES = (0.02, 0.05, 0.10, 0.25)
 _LADDER = "olmo_ladder_pairs.csv.gz"
+_CHANGES = tuple(
+    (loss, size, ramp)
+    for ramp, sizes in ((0, (0.05, 0.10)), (100_000, (0.10,)))
+    for loss in ("train", "holdout")
+    for size in (*sizes, *(-size for size in sizes))
+)
 _DRAWS = np.random.default_rng(0)
 
 
@@ -36,6 +43,9 @@ def rows(scale: float, seed: int, workers: int) -> list[dict[str, Any]]:
     found += _ladder_rows()
     if repeated():
         found.append(repeated_row(short))
+    found += [
+        _blamed_row(sparse, mode, *change) for mode in ("reference", "free") for change in _CHANGES
+    ]
     sizes = [(form, size) for form in ("sudden", "ramp", "both") for size in _SIZES]
     for mode in ("reference", "free"):
         found += [injected_row(sparse, mode, form, size) for form, size in sizes]
@@ -158,15 +168,11 @@ def injected_row(profile: Profile, mode: str, form: str, size: float) -> dict[st
             drop of train and holdout loss alike.
         size: nats.
     """
-    run = healthy()["olmo3-7b-stage1"]
-    against = healthy()["olmo2-7b-stage1"] if mode == "reference" else None
-    plain = inputs(run, against)
+    run, against, plain = _published(mode)
     usable = measure(plain, profile)[0].steps
-    first = int(np.ceil(_FROM * len(usable)))
-    places = np.rint(np.linspace(first, len(usable) - _LEFT, _INJECTIONS)).astype(np.int64)
     delays: list[int] = []
     early = mirrored = 0
-    for at in places:
+    for at in _places(len(usable)):
         result = detect(_injected(plain, int(usable[at - 1]), form, size), profile)
         mirrored += result.mirrored is not None
         delay = _delay(result, int(usable[at]))
@@ -195,6 +201,66 @@ def injected_row(profile: Profile, mode: str, form: str, size: float) -> dict[st
         "within_6": sum(delay <= 6 for delay in delays),
         "within_12": sum(delay <= 12 for delay in delays),
     }
+
+
+def blamed(
+    profile: Profile, mode: str, loss: str, size: float, ramp_steps: int = 0, every: int = 1
+) -> dict[str, int]:
+    """Count which loss is said to have made a change put into one of them.
+
+    Args:
+        profile: the rule's constants.
+        mode: ``reference`` (against OLMo 2 7B) or ``free``.
+        loss: ``train`` or ``holdout``, the one that is changed.
+        size: nats, above 0 for a rise.
+        ramp_steps: steps over which the change comes, 0 for a sudden one.
+        every: every so many of the 50 places.
+
+    Returns:
+        ``train``, ``holdout`` or ``none`` (no alarm) -> times, of the alarm of that sign.
+    """
+    _, _, plain = _published(mode)
+    usable = measure(plain, profile)[0].steps
+    curve = plain.train if loss == "train" else plain.holdout
+    found = Counter[str]()
+    for at in _places(len(usable))[::every]:
+        since = curve.steps - int(usable[at - 1])
+        part = np.clip(since / ramp_steps, 0, 1) if ramp_steps else since > 0
+        moved = replace(curve, values=curve.values + size * part)
+        changed = replace(plain, train=moved) if loss == "train" else replace(plain, holdout=moved)
+        result = detect(changed, profile)
+        unmatched = (size < 0) == (loss == "train")
+        alarm = result.alarm if unmatched else result.mirrored
+        found["none" if alarm is None else "train" if alarm.by_train else "holdout"] += 1
+    return dict(found)
+
+
+def _blamed_row(
+    profile: Profile, mode: str, loss: str, size: float, ramp_steps: int
+) -> dict[str, Any]:
+    """Return what a change of one loss is laid to."""
+    return {
+        "part": PART,
+        "run": "olmo3-7b-stage1",
+        "reference": "olmo2-7b-stage1" if mode == "reference" else None,
+        "changed": loss,
+        "nats": size,
+        "ramp_steps": ramp_steps,
+        "blamed": blamed(profile, mode, loss, size, ramp_steps),
+    }
+
+
+def _published(mode: str) -> tuple[Published, Published | None, CurveInputs]:
+    """Return Olmo 3 7B, OLMo 2 7B where it is the reference, and both as inputs."""
+    run = healthy()["olmo3-7b-stage1"]
+    against = healthy()["olmo2-7b-stage1"] if mode == "reference" else None
+    return run, against, inputs(run, against)
+
+
+def _places(usable: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Return 50 evenly spaced evaluations of those usable, at which a fault begins."""
+    first = int(np.ceil(_FROM * usable))
+    return np.rint(np.linspace(first, usable - _LEFT, _INJECTIONS)).astype(np.int64)
 
 
 def _delay(result: CurveResult, step: int) -> int | None:

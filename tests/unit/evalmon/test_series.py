@@ -65,6 +65,24 @@ def test_an_evaluation_without_train_points_has_no_window():
     assert within.evaluations.tolist() == [0, 2]
 
 
+def test_a_window_without_a_landmark_joins_the_next():
+    points = np.arange(1, 11)
+    train = Series("t", points, 10 * points, np.ones(10))
+    at = np.array([2, 4, 6, 8, 10])
+    evaluations = Series("h", at, 10 * at, np.ones(5))
+
+    def found(*landmarks: int) -> list[tuple[int, int, int]]:
+        within = series.windows(train, evaluations, landmarks=np.array(landmarks, np.int64))
+        columns = within.evaluations, within.start, within.stop
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    whole = series.windows(train, evaluations)
+    assert whole.evaluations.tolist() == [0, 1, 2, 3, 4]
+    assert found(10, 30, 60, 80, 90) == [(0, 0, 2), (1, 2, 4), (2, 4, 6), (3, 6, 8), (4, 8, 10)]
+    assert found(10, 55, 100) == [(0, 0, 2), (2, 2, 6), (4, 6, 10)]
+    assert found(5, 200) == []
+
+
 def test_a_long_window_is_the_median_of_thousand_step_medians():
     steps = np.arange(1, 3_001)
     values = np.where(steps <= 1_000, 1.0, np.where(steps <= 2_000, 2.0, 6.0))

@@ -53,8 +53,11 @@ def test_every_evaluation_is_judged_as_in_the_whole(
     profile: str, referenced: bool, points: int, thinned: bool
 ):
     train, holdout = run(1, every=40, points=points, drop=0.2)
-    reference = run(2, every=30, points=5_000) if referenced else (None, None)
-    whole = CurveInputs(train, holdout, 200 * 40 * TOKENS, 0, *reference, thinned=thinned)
+    reference = run(2, every=30, points=150 if thinned else 5_000) if referenced else (None, None)
+    whole = CurveInputs(
+        train, holdout, 200 * 40 * TOKENS, 0, *reference, thinned=thinned,
+        reference_thinned=referenced and thinned,
+    )  # fmt: skip
     known = 800
     begun = replace(whole, train=part(train, 0, known), holdout=part(holdout, 0, known))
     follower = Follower(begun, PROFILES[profile])

@@ -140,6 +140,9 @@ def test_one_metric_a_task_is_compared_its_primary_one():
     }
     lone = {"eval/downstream/hellaswag_0shot/acc": noisy(0.5, 1)}
     assert only(compare(lone, curves, 40 * EVERY)).task == "eval/downstream/hellaswag_0shot/acc"
+    # A second metric of a task that is compared is not left out.
+    said = left_out({HELLASWAG: noisy(0.5, 1)}, curves, 40 * EVERY)
+    assert (len(said), any("hellaswag" in one for one in said)) == (5, False)
 
 
 def test_values_are_read_at_equal_tokens_and_never_beyond_the_reference():

@@ -142,6 +142,34 @@ def test_a_reference_that_repeats_itself_is_no_standard():
     assert "choose another reference" in result.reason
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("every", [20, 100])
+def test_a_run_denser_than_a_thinned_reference_has_no_more_windows_than_that_has_points(
+    seed: int, every: int
+):
+    """Between two points of the reference every window would share their noise."""
+    rng = np.random.default_rng(seed)
+
+    def loss(steps: np.ndarray, noise: float) -> np.ndarray:
+        return 2.2 + 9 * (steps + 150.0) ** -0.33 + noise * rng.standard_normal(len(steps))
+
+    def series(metric: str, steps: np.ndarray, noise: float) -> Series:
+        return Series(metric, steps, steps * 4_194_304, loss(steps, noise))
+
+    points = np.sort(rng.choice(np.arange(490_000, 515_000), 15, replace=False))
+    at = np.arange(500_000, 502_001)
+    inputs = CurveInputs(
+        series("train/ce_nats", at, 0.01), series("h", at[every::every], 0.001),
+        502_000 * 4_194_304,
+        0, series("train/ce_nats", points, 0.023), series("h", np.array([490_000, 515_000]), 0.0),
+        reference_thinned=True,
+    )  # fmt: skip
+    held = int(((points >= 500_000) & (points <= 502_000)).sum())
+    result = detect(inputs, FULL)
+    assert len(result.points) <= held
+    assert (result.alarm, result.mirrored, result.enough_data) == (None, None, False)
+
+
 def test_a_run_without_evaluations_is_not_enough():
     train, holdout = tiny(1)
     result = detect(alone((train, holdout.until(0))), SHORT)
