@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from evalmon import across_tokenizers, clean_slice, overlap_reports, tags
+from evalmon import across_tokenizers, clean_slice, overlap_reports, run_evidence, tags
 from evalmon.clean_slice import CleanSlice
 from evalmon.errors import ConfigError, DataError
 from evalmon.run_evidence import RATE_METRIC, TRAIN_METRIC
@@ -42,24 +42,18 @@ class Prepared:
 def by_divisor(run: Source, reference: Source | None, metric: str) -> Source:
     """Judge a run by the mean that its reference is published in, where it was scored as well.
 
-    OLMo-core's evaluator divides by all tokens of a document, so AI2's curves are laid over
-    ``olmo_core_ce_nats``, not over the mean of predicted tokens.
-
     Args:
         run: the run.
         reference: its reference, None when judged alone.
         metric: the holdout's loss.
 
     Returns:
-        The run, with that mean in place of ``metric`` where the reference's divisor asks for it.
+        The run, its ``metric`` as :func:`evalmon.run_evidence.by_divisor` chooses.
     """
-    other = run.curves.curves.get(metric.replace("/ce_nats", "/olmo_core_ce_nats"))
-    if reference is None or other is None:
+    theirs = reference.curves.curves[metric] if reference else None
+    chosen = run_evidence.by_divisor(run.curves.curves, theirs, metric)
+    if chosen is run.curves.curves[metric]:
         return run
-    if reference.curves.curves[metric].facts.get("divisor") != "all_tokens":
-        return run
-    facts = {**run.curves.curves[metric].facts, "divisor": "all_tokens"}
-    chosen = replace(other, series=replace(other.series, metric=metric), facts=facts)
     curves = replace(run.curves, curves={**run.curves.curves, metric: chosen})
     return replace(run, curves=curves)
 

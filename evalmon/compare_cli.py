@@ -6,12 +6,12 @@ input that cannot be used, 4 for a store that cannot be read.
 
 import json
 import sys
-from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from evalmon.errors import WriteError
+from evalmon.errors import ConfigError, WriteError
+from evalmon.token_option import TokenCount
 
 if TYPE_CHECKING:
     from evalmon.comparing import Comparison
@@ -19,32 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["compare", "printable"]
 
-_SHOWN_NATS = 0.005  # a smaller drop has no share worth showing
-_MOST_TOKENS = 10**18
 _NAME_LENGTH = 80
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"))
 
 
-def _whole_tokens(text: str) -> int:
-    """Read a whole number of tokens exactly, also as 5.93e12."""
-    try:
-        number = Decimal(text)
-    except InvalidOperation:
-        raise click.BadParameter(
-            f"{text!r} is not a number of tokens; write 5930000000000 or 5.93e12"
-        ) from None
-    if number.is_finite() and number > _MOST_TOKENS:
-        raise click.BadParameter(
-            f"{text!r} is more than any training has ({_MOST_TOKENS:.0e}); write 5.93e12"
-        )
-    if not number.is_finite() or number != number.to_integral_value() or number < 1:
-        raise click.BadParameter(f"{text!r} must be a whole number of tokens, at least 1")
-    return int(number)
-
-
 @click.command()
 @click.argument("run")
-@click.option("--run", "run_name", metavar="NAME", help="Run of a table or store of several.")
+@click.option(
+    "--run", "run_name", metavar="NAME", help="Run of a table, log, chart or store of several."
+)
 @click.option(
     "--reference",
     metavar="NAME",
@@ -58,7 +41,7 @@ def _whole_tokens(text: str) -> int:
 )
 @click.option(
     "--planned-tokens",
-    type=_whole_tokens,
+    type=TokenCount(),
     metavar="N",
     help="Tokens of the whole schedule, as 5.93e12.",
 )
@@ -67,7 +50,7 @@ def _whole_tokens(text: str) -> int:
 @click.option("--store", default="", help="Results store: path or database URL.")
 @click.option(
     "--tokens-per-step",
-    type=_whole_tokens,
+    type=TokenCount(),
     metavar="N",
     help="Tokens of a step of RUN, where it does not say.",
 )
@@ -89,6 +72,7 @@ def compare(*, as_json: bool, **options: Any) -> None:
     from evalmon.comparing import CompareOptions
     from evalmon.comparing import compare as judged
 
+    _check(options)
     options["profile"] = options["profile"] or ""
     options["planned_tokens"] = options["planned_tokens"] or 0
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
@@ -99,6 +83,17 @@ def compare(*, as_json: bool, **options: Any) -> None:
     if as_json:
         click.echo(json.dumps(comparison.record, allow_nan=False))
     raise SystemExit(comparison.verdict.verdict.exit_code)
+
+
+def _check(options: dict[str, Any]) -> None:
+    """Refuse options that say nothing."""
+    if options["reference"] is not None and not options["reference"].strip():
+        raise ConfigError("--reference is empty; name a reference, or leave it out")
+    if options["same_recipe"] and not options["reference"]:
+        raise ConfigError(
+            "--same-recipe says that the reference has the recipe of RUN, and there is none; give "
+            "--reference, or leave out --same-recipe"
+        )
 
 
 def _lines(comparison: "Comparison") -> list[str]:
@@ -156,9 +151,10 @@ def _numbers(verdict: "Verdict") -> str:
     """Return the numbers of a verdict in one line."""
     parts: list[str] = []
     if verdict.train_gap_nats is not None and verdict.basis != "holdout only":
-        parts.append(f"train gap {verdict.train_gap_nats:+.3f}")
+        parts.append(f"train gap {verdict.train_gap_nats:+.3f}{_since(verdict, 'train_nats')}")
     if verdict.holdout_gap_nats is not None:
-        parts.append(f"holdout gap {verdict.holdout_gap_nats:+.3f} nats")
+        since = _since(verdict, "holdout_nats")
+        parts.append(f"holdout gap {verdict.holdout_gap_nats:+.3f}{since} nats")
     if verdict.unmatched_nats is not None and verdict.basis != "holdout only":
         interval = ""
         if verdict.unmatched_low_nats is not None and verdict.unmatched_high_nats is not None:
@@ -166,12 +162,20 @@ def _numbers(verdict: "Verdict") -> str:
                 f" (95 % {verdict.unmatched_low_nats:+.3f} to {verdict.unmatched_high_nats:+.3f})"
             )
         parts.append(f"unmatched drop {verdict.unmatched_nats:+.3f}{interval}")
-    gap = verdict.train_gap_nats
-    if verdict.matched_fraction is not None and gap is not None and gap < -_SHOWN_NATS:
+    if verdict.matched_fraction is not None:
         parts.append(f"matched {100 * verdict.matched_fraction:.0f} %")
     if verdict.slope is not None:
         parts.append(f"slope {verdict.slope:.2f}")
     return ", ".join(parts)
+
+
+def _since(verdict: "Verdict", loss: str) -> str:
+    """Say how far a gap has moved, where only its movement is judged, or ""."""
+    moved = verdict.evidence.get("since_baseline")
+    if verdict.evidence.get("mode") != "reference" or not isinstance(moved, dict):
+        return ""
+    change = moved.get(loss)
+    return f" ({change:+.3f} since the baseline)" if isinstance(change, float) else ""
 
 
 def _task(metric: str) -> str:

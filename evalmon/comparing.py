@@ -8,13 +8,15 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
-from evalmon import comparable, comparison_notes, sources
+from evalmon import comparable, comparing_tasks, comparison_notes, sources
 from evalmon.comparable import Prepared
+from evalmon.comparing_tasks import TaskScores
 from evalmon.config import ComparisonSettings
 from evalmon.errors import ConfigError, DataError
 from evalmon.evidence import Case, build_case
@@ -22,9 +24,6 @@ from evalmon.run_evidence import TRAIN_METRIC, RunEvidence
 from evalmon.sources import Kind, Reading, Source
 from evalmon.types import RunCurves, Series, TaskDifference, Verdict
 from evalmon.verdict import judge
-
-if TYPE_CHECKING:
-    from evalmon.detectors.task_differences import PairedItems
 
 __all__ = ["CompareOptions", "Comparison", "compare"]
 
@@ -121,7 +120,7 @@ def compare(options: CompareOptions) -> Comparison:
     tasks = _tasks(run, reference, judged, notes)
     case = _case(ready.run, ready.reference, judged, settings, tasks)
     verdict, points = judge(case), case.curve.points
-    notes += comparison_notes.uncovered(ready.run, judged, case)
+    notes += comparison_notes.uncovered(ready.run, ready.reference, judged, case)
     notes += comparison_notes.notes(ready.run, ready.reference, judged)
     evidence = {**verdict.evidence, **ready.evidence}
     if "contaminated" in ready.evidence:
@@ -168,7 +167,9 @@ def _case(
         other = replace(_evidence(reference, theirs), withheld=said)
     own = _evidence(run, judged, tasks)
     own = replace(own, withheld=comparison_notes.withheld(run, judged, "the run's"))
-    return build_case(own, settings, other)
+    case = build_case(own, settings, other)
+    # Train losses after the last evaluation that are no numbers are part of what the run came to.
+    return replace(case, nonfinite=run.curves.nonfinite) if own.latest else case
 
 
 def _holdout(asked: str, run: Source, reference: Source | None) -> str:
@@ -294,49 +295,23 @@ def _tasks(
     run: Source, reference: Source | None, judged: Series, notes: list[str]
 ) -> tuple[TaskDifference, ...]:
     """Compare the tasks that both have at the evaluation judged, and the mean of the seven."""
-    if reference is None or not all(_has_tasks(item) for item in (run, reference)):
+    if reference is None:
         return ()
-    from evalmon.detectors import task_differences
-
-    tokens = int(judged.tokens[-1])
-    curves = run.curves.curves, reference.curves.curves, tokens
-    paired = _paired(run, reference, int(judged.steps[-1]), tokens)
-    found = task_differences.compare(*curves, paired)
-    if missing := task_differences.left_out(*curves, paired):
-        notes.append(f"tasks not compared: {'; '.join(missing)}")
-    mean = task_differences.macro(found)
-    return (*found, mean) if mean else found
+    step, tokens = int(judged.steps[-1]), int(judged.tokens[-1])
+    found = comparing_tasks.compare(_task_scores(run), _task_scores(reference), step, tokens)
+    if found.note:
+        notes.append(found.note)
+    return found.differences
 
 
-def _has_tasks(source: Source) -> bool:
-    """Tell whether a source has a task's curve."""
-    return any(metric.startswith("eval/downstream/") for metric in source.curves.curves)
-
-
-def _paired(run: Source, reference: Source, step: int, tokens: int) -> "dict[str, PairedItems]":
-    """Return both answers to each item, where both stores keep them at equal tokens."""
-    if run.description is None or reference.description is None:
-        return {}
+def _task_scores(source: Source) -> TaskScores:
+    """Return a source's task curves, with the answers that a store keeps."""
+    if source.description is None:
+        return TaskScores.of(source.curves.curves)
     from evalmon import stored_runs
-    from evalmon.detectors.task_differences import PairedItems
 
-    scored = (
-        item.series for name, item in reference.curves.curves.items() if "/downstream/" in name
-    )
-    steps = {int(step) for part in scored for step in part.steps[part.tokens == tokens]}
-    if not steps:
-        return {}
-    mine = stored_runs.answers(run.store, run.name, step)
-    theirs = stored_runs.answers(reference.store, reference.name, max(steps))
-    paired: dict[str, PairedItems] = {}
-    for metric in sorted({*mine} & {*theirs}):
-        known = dict(zip(theirs[metric].item_ids, theirs[metric].item_values, strict=True))
-        own = dict(zip(mine[metric].item_ids, mine[metric].item_values, strict=True))
-        if own.keys() == known.keys() and len(own) > 1:
-            paired[metric] = PairedItems(
-                tuple(own), tuple(own.values()), tuple(known[item] for item in own)
-            )
-    return paired
+    answers = partial(stored_runs.answers, source.store, source.name)
+    return TaskScores.of(source.curves.curves, answers)
 
 
 def _record(verdict: Verdict, notes: Iterable[str]) -> dict[str, Any]:

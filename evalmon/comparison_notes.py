@@ -44,16 +44,7 @@ def withheld(source: Source, judged: Series, whose: str) -> str:
                 "nats per token, or give another "
                 + ("--holdout" if part is judged else _side(whose))
             )
-    whole = source.curves.curves[judged.metric].series
-    after = _bad_steps(source.curves, judged.metric)
-    after = [step for step in after if step > int(whole.steps[-1])]
-    if not after or whose != "the run's" or judged.steps[-1] != whole.steps[-1]:
-        return ""
-    return (
-        f"{judged.metric}: no evaluation after step {whole.steps[-1]:,} is a number: "
-        f"{len(after):,} are NaN or infinite, the first at step {after[0]:,}; no verdict rests on "
-        "what came before. Look for the step at which the run or its evaluator broke"
-    )
+    return ""
 
 
 def notes(run: Source, reference: Source | None, judged: Series) -> list[str]:
@@ -75,11 +66,12 @@ def notes(run: Source, reference: Source | None, judged: Series) -> list[str]:
     return found + _beyond(run, judged.metric)
 
 
-def uncovered(run: Source, judged: Series, case: Case) -> list[str]:
+def uncovered(run: Source, reference: Source | None, judged: Series, case: Case) -> list[str]:
     """Return which evaluations could not be compared: without train loss, or a reference.
 
     Args:
         run: the run.
+        reference: what it is judged against, None when judged alone.
         judged: its holdout curve as far as it is judged.
         case: what the rule made of it.
     """
@@ -96,6 +88,14 @@ def uncovered(run: Source, judged: Series, case: Case) -> list[str]:
         least = 2 if train.sampling is Sampling.THINNED else 1
         bare = np.diff(ends, prepend=0) < least
     found = _ranges(judged, missing & bare, "no train loss before them: not judged")
+    theirs = reference.curves.curves.get(TRAIN_METRIC) if reference else None
+    if theirs is not None and theirs.sampling is Sampling.THINNED:
+        joined = missing & ~bare & (judged.tokens > theirs.series.tokens[0])
+        joined &= judged.tokens < theirs.series.tokens[-1]
+        found += _ranges(
+            judged, joined, "no point of the reference's thinned train loss: judged with the next"
+        )
+        missing &= ~joined
     said = "no reference" if case.reference else "no value to compare: not judged"
     return found + _ranges(judged, missing & ~bare, said)
 
@@ -203,13 +203,14 @@ def _ranges(judged: Series, chosen: "Sequence[bool] | np.ndarray", lacks: str) -
         else f"{judged.tokens[part[0]]:,}"
         for part in parts[:_MOST_FAULTS]
     ]
-    more = f" and {len(parts) - _MOST_FAULTS} more ranges" if len(parts) > _MOST_FAULTS else ""
+    left = len(parts) - _MOST_FAULTS
+    more = f" tokens and {left} more places" if left > 0 else " tokens"
     verb = "has" if len(at) == 1 else "have"
     where = "at" if len(parts) == len(at) else "from"
     return [
         (
             f"{_count(len(at), 'evaluation', 'evaluations')} {where} {', '.join(shown)}{more} "
-            f"tokens {verb} {lacks}"
+            f"{verb} {lacks}"
         )
     ]
 

@@ -10,7 +10,7 @@ import numpy as np
 from evalmon.series import medians
 from evalmon.types import FloatArray, Series
 
-__all__ = ["broken", "faults", "suspicions", "unusable"]
+__all__ = ["broken", "faults", "no_measurement", "suspicions", "unusable"]
 
 _LEARNED_TOKENS = 1_000_000_000
 """By then every language model of use is far below the loss of guessing."""
@@ -24,6 +24,8 @@ _NO_LOSS_NATS = 12.5
 _STUCK_FEWEST = 20
 """A third of so many equal to all digits is no rounding."""
 _OUTLIER_NATS = 100.0
+_LARGEST = 1e6
+"""No loss, share or norm is as large, not even of a run that diverged."""
 _NOT_JUDGED = ("optim/", "data/")
 
 
@@ -81,14 +83,43 @@ def unusable(series: Series) -> str:
 
     Returns:
         A sentence that begins with the metric: values below 0, values that are percentages or
-        perplexities, or a column that stands still.
+        perplexities, a loss still close to that of guessing, or a column that stands still.
 
     Example:
         >>> steps = np.arange(1, 11)
         >>> unusable(Series("train/ce_nats", steps, steps * 10**9, np.full(10, 2.5)))
         'train/ce_nats: all 10 points are 2.5, from step 1 to 10.'
     """
-    found = [*_negative(series), *_other_unit(series), *_standing(series)]
+    found = [*_other_unit(series), *(() if _rose(series) else _impossible(series))]
+    found += [*_negative(series), *_standing(series)]
+    return found[0] if found else ""
+
+
+def no_measurement(series: Series) -> str:
+    """Say why a curve cannot be what its name says of any model, sound or not, or "".
+
+    Returns:
+        A sentence that begins with the metric: a number beyond a million, a loss below 0, or a
+        loss that ends above what guessing costs.
+
+    Example:
+        >>> steps = np.arange(1, 11)
+        >>> no_measurement(Series("train/ce_nats", steps, steps, np.full(10, -1e308)))
+        'train/ce_nats: -1e+308 at step 1 is no value of a model (10 such points).'
+    """
+    metric, values = series.metric, series.values
+    if metric.startswith(_NOT_JUDGED):
+        return ""
+    huge = np.flatnonzero(np.abs(values) > _LARGEST)
+    if len(huge):
+        at = huge[0]
+        return (
+            f"{metric}: {values[at]:g} at step {series.steps[at]:,} is no value of a model "
+            f"({len(huge)} such points)."
+        )
+    if not metric.endswith(("/ce_nats", "/bpb")):
+        return ""
+    found = [*_negative(series), *_other_unit(series)]
     return found[0] if found else ""
 
 
@@ -182,6 +213,12 @@ def _impossible(series: Series) -> list[str]:
             f"guessing, from step {steps[len(values) // 2]:,}; the column is likely broken."
         )
     return found
+
+
+def _rose(series: Series) -> bool:
+    """Return whether the first half of a curve lies below its second: a run that diverged."""
+    half = len(series) // 2
+    return half > 0 and bool(medians(series.values[:half]) < medians(series.values[half:]))
 
 
 def _negative(series: Series) -> list[str]:

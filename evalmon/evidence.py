@@ -55,6 +55,10 @@ _NO_TRAIN_LOSS = (
     "the reference has no train loss: the run's two losses are judged against its own earlier "
     "evaluations, its holdout loss alone against the reference"
 )
+_NOTHING_RESTS = (
+    "no verdict rests on what came before. Look for the step at which the run or its evaluator "
+    "broke"
+)
 _NAMED = 5  # steps named in a note
 
 
@@ -85,6 +89,7 @@ class Case:
             two.
         notes: what else a reader must know of how the curves were judged.
         pre_alarm: a train-only drop of the last windows, None without.
+        broken_off: from where on a loss is no number up to its end, "" where none is.
         causes: what happened to the data's order where an unmatched drop began.
     """
 
@@ -109,6 +114,7 @@ class Case:
     notes: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
     pre_alarm: PreAlarm | None = None
+    broken_off: str = ""
 
     @property
     def counted_probe(self) -> ProbeResult | None:
@@ -156,10 +162,11 @@ def build_case(
     left_out = evaluator_trust.untrusted_steps(evidence.trust) if evidence.trust else ()
     if left_out:
         notes = (*notes, _left_out(left_out))
+    trusted = _without(holdout, left_out)
     curve = _judge_curves(
         CurveInputs(
             train=train,
-            holdout=_without(holdout, left_out),
+            holdout=trusted,
             planned_tokens=planned,
             warmup_tokens=curves.warmup_tokens,
             reference_train=used.train if used else None,
@@ -177,11 +184,15 @@ def build_case(
         or evidence.withheld
         or (used.withheld if used else "")
         or withheld.nowhere_finite(evidence, step)
+        or withheld.other_unit(evidence, used, trusted, curve)
         or withheld.sampled(evidence, used, profile)
         or withheld.broken(evidence, used)
     )
+    broken_off = "" if unjudged else withheld.broken_off(evidence, step, curve)
     if unjudged:
         curve = replace(curve, alarm=None, mirrored=None, enough_data=False, reason=unjudged)
+    elif broken_off:  # an alarm before it stands
+        curve = replace(curve, enough_data=False, reason=f"{broken_off}; {_NOTHING_RESTS}")
     ids = evidence.ids.until(step) if evidence.ids else None
     probed, described = evidence.probe_checkpoint, evidence.description
     return Case(
@@ -207,7 +218,8 @@ def build_case(
         literal=bands.last_window(curve.points.train, curve.points.holdout),
         notes=notes,
         causes=_causes(curves, curve),
-        pre_alarm=None if unjudged else _pre_alarm(evidence, used, planned, step),
+        pre_alarm=None if unjudged or broken_off else _pre_alarm(evidence, used, planned, step),
+        broken_off=broken_off,
     )
 
 

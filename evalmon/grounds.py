@@ -5,14 +5,17 @@ a checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from evalmon import reference
+from evalmon import comparing_tasks, reference, stored_scores
+from evalmon.comparing_tasks import ComparedTasks, TaskScores
 from evalmon.config import ComparisonSettings
-from evalmon.detectors.trust_evidence import EqualScores, MetricHistory, TrustEvidence
+from evalmon.detectors.task_differences import is_accuracy
+from evalmon.detectors.trust_evidence import TrustEvidence
 from evalmon.errors import ConfigError, DataError
 from evalmon.id_logs import IdLog, IdLogReader
 from evalmon.logs import jsonl
@@ -21,13 +24,18 @@ from evalmon.run_evidence import (
     RATE_METRIC,
     TRAIN_METRIC,
     RunEvidence,
+    by_divisor,
     curves_of,
     holdout_facts,
+    of_all_tokens,
 )
-from evalmon.store import ProbePoint, Store
+from evalmon.series import reaching
+from evalmon.store import ProbePoint, ScorePoint, Store
+from evalmon.trust_reading import TrustReader
 from evalmon.types import (
     CheckpointRef,
     Curve,
+    Json,
     MetricIdentity,
     RunCurves,
     RunDescription,
@@ -35,11 +43,6 @@ from evalmon.types import (
 )
 
 __all__ = ["Grounds", "GroundsReader", "holdout_metric"]
-
-_SELF_CHECK = ("self_check", "EvaluationError")
-"""Evaluator and error of a failure that makes the other scores of its checkpoint suspect."""
-
-_CONTINUOUS = ("/ce_nats", "/bpb")
 
 
 def holdout_metric(name: str) -> str:
@@ -60,27 +63,38 @@ class Grounds:
         run: what the run is.
         log: its run log.
         ids: its id log, None without one.
-        holdout: the holdout's scores.
-        identity: what they mean.
+        losses: the holdout's scores, and those that divide as OLMo-core does where there are any.
+        identities: what the run's scores mean, by metric.
+        metric: the holdout's loss, of ``losses``.
         probes: probe results, by rising step.
         reference: what the reference left behind, None when the run is judged alone.
         notes: what could not be read, one sentence each.
         checkpoints: every checkpoint that was found, by rising step.
         trust: what tells whether the scores can be believed.
         lost: steps whose checkpoint could not be restored.
+        tasks: the run's task accuracies.
+        reference_tasks: those of the reference, none without one.
     """
 
     run: RunDescription
     log: RunLog
     ids: IdLog | None
-    holdout: Series
-    identity: MetricIdentity | None
+    losses: Mapping[str, Curve]
+    identities: Mapping[str, MetricIdentity]
+    metric: str
     probes: tuple[ProbePoint, ...]
     reference: RunEvidence | None
     notes: tuple[str, ...]
     checkpoints: tuple[CheckpointRef, ...]
     trust: TrustEvidence
     lost: frozenset[int] = frozenset()
+    tasks: TaskScores = field(default_factory=lambda: TaskScores({}))
+    reference_tasks: TaskScores = field(default_factory=lambda: TaskScores({}))
+
+    @property
+    def holdout(self) -> Series:
+        """The holdout's scores, per token predicted."""
+        return self.losses[self.metric].series
 
     def reaches(self, ref: CheckpointRef) -> bool:
         """Return whether the run log tells all that led to a checkpoint."""
@@ -96,6 +110,33 @@ class Grounds:
             for curve in (self.reference.holdout, train.series if train else None)
         )
 
+    def judged(self, ref: CheckpointRef) -> Curve:
+        """Return the holdout curve up to a checkpoint, by the mean of the reference's."""
+        losses = {
+            metric: replace(curve, series=curve.series.until(ref.step))
+            for metric, curve in self.losses.items()
+        }
+        theirs = self.reference
+        other = theirs and Curve(theirs.holdout, theirs.holdout_facts)
+        return by_divisor(losses, other, self.metric)
+
+    def meaning(self, ref: CheckpointRef) -> MetricIdentity | None:
+        """Return what the numbers of :meth:`judged` mean."""
+        chosen = self.judged(ref).facts.get("divisor") == "all_tokens"
+        return self.identities.get(of_all_tokens(self.metric) if chosen else self.metric)
+
+    def compared_tasks(self, ref: CheckpointRef) -> ComparedTasks:
+        """Compare the tasks of run and reference at a checkpoint; without a reference none."""
+        return comparing_tasks.compare(self.tasks, self.reference_tasks, ref.step, ref.tokens)
+
+    def tasks_awaited(self, ref: CheckpointRef) -> bool:
+        """Return whether the reference's tasks do not reach yet what is compared with them."""
+        return comparing_tasks.awaited(self.tasks, self.reference_tasks, ref.tokens)
+
+    def tasks_extent(self, ref: CheckpointRef) -> list[Json]:
+        """Return, in JSON values, what :meth:`compared_tasks` rests on."""
+        return comparing_tasks.extent(self.tasks, self.reference_tasks, ref.tokens)
+
     def probe(self, ref: CheckpointRef) -> ProbePoint | None:
         """Return the last probe up to a checkpoint."""
         points = [point for point in self.probes if point.step <= ref.step]
@@ -108,13 +149,13 @@ class Grounds:
 
     def evidence(self, ref: CheckpointRef) -> RunEvidence:
         """Return what the run left behind up to a checkpoint."""
-        probe = self.probe(ref)
+        probe, judged = self.probe(ref), self.judged(ref)
         return RunEvidence(
             curves=curves_of(self.run, self.log),
-            holdout=self.holdout.until(ref.step),
+            holdout=judged.series,
             description=self.run,
-            holdout_facts=holdout_facts(self.identity),
-            holdout_identity=self.identity,
+            holdout_facts=judged.facts,
+            holdout_identity=self.meaning(ref),
             latest=ref.step >= int(self.holdout.steps[-1]),
             ids=self.ids,
             probe=None if probe is None else probe.result,
@@ -129,10 +170,10 @@ class Grounds:
         if self.reference is None:
             return None
         curves = {
-            metric: replace(curve, series=_cut(curve.series, ref.tokens))
+            metric: replace(curve, series=reaching(curve.series, ref.tokens))
             for metric, curve in self.reference.curves.curves.items()
         }
-        holdout = _cut(self.reference.holdout, ref.tokens)
+        holdout = reaching(self.reference.holdout, ref.tokens)
         trust = self.reference.trust
         last = int(holdout.steps[-1]) if len(holdout) else 0
         return replace(
@@ -167,7 +208,7 @@ class GroundsReader:
         self._reference, self._metric = settings.reference, holdout_metric(settings.holdout)
         self._logs: dict[Path, tuple[int, RunLog]] = {}
         self._size = -1
-        self._equal: dict[tuple[str, int, int], int] = {}
+        self._trust = TrustReader(store)
 
     def read(self) -> Grounds | None:
         """Gather what is at hand; None before the run's first holdout score.
@@ -177,9 +218,14 @@ class GroundsReader:
             CheckpointError: ``run.json`` is broken.
         """
         run = _described_now(self._run)
-        holdout = self._store.series(run.name, self._metric)
-        if holdout is None:
+        histories = self._store.histories(run.name)
+        if self._metric not in histories:
             return None
+        identities = self._store.identities(run.name)
+        scored = self._curves(histories, identities)
+        core = of_all_tokens(self._metric)
+        losses = {name: scored[name] for name in (self._metric, core) if name in scored}
+        tasks = TaskScores.of(scored, partial(stored_scores.answers, self._store, run.name))
         log = self._log(run)
         notes: list[str] = []
         try:
@@ -193,18 +239,25 @@ class GroundsReader:
                 f"{ids.path} ends at step {ids.last_step}, the run log at {log.last_step}: repeats "
                 "after it cannot be seen; restore the whole file"
             )
+        other, their_tasks = None, TaskScores({})
+        if self._reference:
+            other, their_tasks = self._read_reference(notes, with_tasks=bool(tasks.curves))
+        holdout = losses[self._metric].series
         return Grounds(
             run=run,
             log=log,
             ids=ids,
-            holdout=holdout,
-            identity=self._store.identity(run.name, self._metric),
+            losses=losses,
+            identities=identities,
+            metric=self._metric,
             probes=self._store.probes(run.name),
-            reference=self._read_reference(notes) if self._reference else None,
+            reference=other,
             notes=tuple(notes),
             checkpoints=self._store.checkpoints(run.name),
-            trust=self._trust(run, holdout),
+            trust=self._trust.read(run, holdout, histories),
             lost=self._lost(run.name, holdout),
+            tasks=tasks,
+            reference_tasks=their_tasks,
         )
 
     def quiet(self) -> bool:
@@ -232,33 +285,59 @@ class GroundsReader:
         beats = self._store.heartbeats(self._reference)
         return not trained or any(beat.alive for beat in beats)
 
-    def _read_reference(self, notes: list[str]) -> RunEvidence:
+    def _curves(
+        self,
+        histories: Mapping[str, Sequence[ScorePoint]],
+        identities: Mapping[str, MetricIdentity],
+    ) -> dict[str, Curve]:
+        """Return the holdout's losses and the task accuracies of a run of the store."""
+        losses = (self._metric, of_all_tokens(self._metric))
+        wanted = {
+            name: points
+            for name, points in histories.items()
+            if name in losses or is_accuracy(name)
+        }
+        curves = stored_scores.curves(wanted, identities)
+        for name in losses:
+            if name in curves:
+                facts = holdout_facts(identities.get(name))
+                curves[name] = replace(curves[name], facts=facts)
+        return curves
+
+    def _read_reference(
+        self, notes: list[str], *, with_tasks: bool
+    ) -> tuple[RunEvidence, TaskScores]:
         """Return what the reference left behind; one that is not there has no points."""
-        name = self._reference
-        absent = _absent(name, self._metric)
+        name, metric = self._reference, self._metric
+        nothing = _absent(name, metric), TaskScores({})
         if name not in self._store.runs():
-            return self._published(name, notes) or absent
+            return self._published(name, notes, with_tasks=with_tasks) or nothing
         run = _described_now(self._store.describe(name))
         try:
             log = self._log(run)
         except DataError as error:
             notes.append(f"the reference's train loss cannot be read: {error}")
-            return absent
-        holdout = self._store.series(name, self._metric)
-        if holdout is None:
-            notes.append(f"the reference run {name!r} has no score of {self._metric} yet")
-            return absent
-        identity = self._store.identity(name, self._metric)
-        return RunEvidence(
+            return nothing
+        histories = self._store.histories(name)
+        if metric not in histories:
+            notes.append(f"the reference run {name!r} has no score of {metric} yet")
+            return nothing
+        identities = self._store.identities(name)
+        scored = self._curves(histories, identities)
+        holdout = scored[metric]
+        found = RunEvidence(
             curves_of(run, log),
-            holdout,
-            holdout_facts=holdout_facts(identity),
+            holdout.series,
+            holdout_facts=holdout.facts,
             description=run,
-            holdout_identity=identity,
-            trust=self._trust(run, holdout),
+            holdout_identity=identities.get(metric),
+            trust=self._trust.read(run, holdout.series, histories),
         )
+        return found, TaskScores.of(scored, partial(stored_scores.answers, self._store, name))
 
-    def _published(self, name: str, notes: list[str]) -> RunEvidence | None:
+    def _published(
+        self, name: str, notes: list[str], *, with_tasks: bool
+    ) -> tuple[RunEvidence, TaskScores] | None:
         """Return a reference curve of that name, None and a note where it cannot serve."""
         try:
             entry = reference.find(name)
@@ -268,81 +347,20 @@ class GroundsReader:
                 "watch it too, or name one of `evalmon reference list`"
             )
             return None
-        curves = reference.load(name, (TRAIN_METRIC, RATE_METRIC, self._metric))
+        tasks = [metric for metric in entry.curves if with_tasks and is_accuracy(metric)]
+        curves = reference.load(name, (TRAIN_METRIC, RATE_METRIC, self._metric, *tasks))
         found = curves.curves.get(self._metric)
         if found is None:
             held = ", ".join(sorted(metric for metric in entry.curves if "/lm/" in metric))
             notes.append(f"the reference {name} has no {self._metric}; it has {held}")
             return None
-        return RunEvidence(curves, found.series, found.facts)
+        return RunEvidence(curves, found.series, found.facts), TaskScores.of(curves.curves)
 
     def _lost(self, run: str, holdout: Series) -> frozenset[int]:
         """Return the steps that failed to restore and have no score."""
         failures = (item.failure for item in self._store.failures(run))
         failed = {item.checkpoint.step for item in failures if item.evaluator == "restore"}
         return frozenset(failed - set(holdout.steps.tolist()))
-
-    def _trust(self, run: RunDescription, holdout: Series) -> TrustEvidence:
-        """Gather what tells whether a run's scores can be believed."""
-        histories = tuple(
-            MetricHistory(
-                metric,
-                tuple(point.step for point in points),
-                tuple(point.value for point in points),
-                tuple(point.stderr for point in points),
-                tuple(point.items for point in points),
-            )
-            for metric, points in self._store.histories(run.name).items()
-            if metric.startswith("eval/")
-        )
-        weights = self._store.weights(run.name)
-        failures = (item for item in self._store.failures(run.name) if not item.superseded)
-        return TrustEvidence(
-            step=int(holdout.steps[-1]),
-            vocab_size=run.vocab_size,
-            holdout=holdout,
-            histories=histories,
-            weights=weights,
-            equal_scores=self._equal_scores(run.name, histories, weights),
-            self_check={
-                item.failure.checkpoint.step: item.failure.message
-                for item in failures
-                if (item.failure.evaluator, item.failure.error) == _SELF_CHECK
-            },
-            tokens={ref.step: ref.tokens for ref in self._store.checkpoints(run.name)},
-        )
-
-    def _equal_scores(
-        self, run: str, histories: Sequence[MetricHistory], weights: Mapping[int, str]
-    ) -> tuple[EqualScores, ...]:
-        """Return the continuous metrics that two steps of different weights agree in, bit by bit.
-
-        Items are read only where two means agree to the last bit already.
-        """
-        found: list[EqualScores] = []
-        for item in histories:
-            if not item.metric.endswith(_CONTINUOUS):
-                continue
-            seen: dict[float, int] = {}
-            for step, value in zip(item.steps, item.values, strict=True):
-                earlier = seen.setdefault(value, step)
-                if earlier == step or weights.get(earlier) == weights.get(step):
-                    continue
-                count = self._equal_items(run, item.metric, earlier, step)
-                if count:
-                    found.append(EqualScores(item.metric, earlier, step, count))
-        return tuple(found)
-
-    def _equal_items(self, run: str, metric: str, earlier: int, later: int) -> int:
-        """Return how many items are equal to the last bit, 0 where not all of several are."""
-        if (metric, earlier, later) not in self._equal:
-            values = [
-                next(score.item_values for score in scores if score.metric == metric)
-                for scores in (self._store.scores(run, earlier), self._store.scores(run, later))
-            ]
-            equal = len(values[0]) > 1 and values[0] == values[1]
-            self._equal[metric, earlier, later] = len(values[0]) if equal else 0
-        return self._equal[metric, earlier, later]
 
     def _log(self, run: RunDescription) -> RunLog:
         """Read a run log, again only when it has grown."""
@@ -364,12 +382,6 @@ def _size(run: RunDescription) -> int:
     """Return the size of a run log in bytes, -1 without one."""
     path = run.path / jsonl.LOG_NAME
     return path.stat().st_size if path.is_file() else -1
-
-
-def _cut(curve: Series, tokens: int) -> Series:
-    """Return a curve up to its first point at or after ``tokens``: what interpolation needs."""
-    end = int(np.searchsorted(curve.tokens, tokens, side="left")) + 1
-    return curve.pick(slice(end))
 
 
 def _absent(name: str, metric: str) -> RunEvidence:

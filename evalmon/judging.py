@@ -4,8 +4,8 @@ A verdict at step s is reached from data up to s only, so that it does not depen
 it is reached: an evaluator that was killed and started again, or that came late, ends
 with the verdicts of one that watched from the start. What may come later is part of a
 verdict's key, and the step is judged again when it is there: a score or self-check that
-failed at first, the reference reaching s, and non-finite losses of a training that failed after
-its last checkpoint.
+failed at first, the reference or a task of it reaching s, and non-finite losses of a training
+that failed after its last checkpoint.
 """
 
 import hashlib
@@ -86,7 +86,7 @@ class Judge:
             if not grounds.reaches(ref):
                 waiting = True
                 break
-            uncovered = uncovered or not grounds.referenced(ref)
+            uncovered = uncovered or not grounds.referenced(ref) or grounds.tasks_awaited(ref)
             key = _key(self._settings, grounds, ref)
             if (ref.step, key) not in known:
                 verdict = _verdict(self._settings, grounds, ref)
@@ -126,29 +126,34 @@ def rejudge(
 
 def _key(settings: ComparisonSettings, grounds: Grounds, ref: CheckpointRef) -> str:
     """Return what a verdict at a checkpoint rests on: it is judged again when that differs."""
-    probe = grounds.probe(ref)
+    probe, meaning = grounds.probe(ref), grounds.meaning(ref)
     facts = [
         asdict(settings),
         grounds.referenced(ref),
         grounds.ids is not None,
         grounds.diverged_after(ref),
-        None if grounds.identity is None else grounds.identity.fingerprint,
+        None if meaning is None else meaning.fingerprint,
         len(grounds.holdout.until(ref.step)),
         None if probe is None else probe.step,
     ]
     changes = [step for step in grounds.run.data_changes if step < ref.step]
     facts += [changes] if changes else []
+    tasks = grounds.tasks_extent(ref)
+    facts += [tasks] if tasks else []
     facts += [grounds.trust.extent(ref.step)]
     return hashlib.blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
 
 
 def _verdict(settings: ComparisonSettings, grounds: Grounds, ref: CheckpointRef) -> Verdict:
     """Judge a checkpoint that has a holdout score."""
-    case = build_case(grounds.evidence(ref), settings, grounds.reference_evidence(ref))
+    tasks = grounds.compared_tasks(ref)
+    evidence = replace(grounds.evidence(ref), tasks=tasks.differences)
+    case = build_case(evidence, settings, grounds.reference_evidence(ref))
     if grounds.diverged_after(ref):
         case = replace(case, nonfinite=grounds.log.nonfinite)
     verdict = judge(case)
-    return replace(verdict, reasons=(*grounds.notes, *verdict.reasons))
+    left_out = [tasks.note] if tasks.note else []
+    return replace(verdict, reasons=(*grounds.notes, *verdict.reasons, *left_out))
 
 
 def _append(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evalmon.detectors import probe
+from evalmon.detectors import probe, task_differences
 from evalmon.detectors.curve import CurveResult
 from evalmon.detectors.profiles import profile_named
 from evalmon.evidence import Case
@@ -18,6 +18,8 @@ _STANDS_OUT_NATS = 0.05  # five times the largest bump of a sound 7B run
 _STANDS_OUT_SPREADS = 8.0
 _EPOCH = 0.01  # an onset this near a planned epoch boundary is said to lie at it
 
+_LEAST_DROP_NATS = 0.005  # of a smaller one no share is worth telling
+
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
@@ -25,6 +27,8 @@ class Numbers:
 
     train_gap: float | None = None
     holdout_gap: float | None = None
+    train_change: float | None = None
+    holdout_change: float | None = None
     unmatched: float | None = None
     low: float | None = None
     high: float | None = None
@@ -39,20 +43,30 @@ class Numbers:
             return cls()
         if curve.mode == "holdout":
             return cls(holdout_gap=float(points.holdout_gap[-1]))
+        unmatched = float(curve.unmatched[-1])
         if curve.mode == "free":
             train = float(points.train[-1] - curve.train_baseline)
             holdout = float(points.holdout[-1] - curve.holdout_baseline)
         else:
             train, holdout = float(points.train_gap[-1]), float(points.holdout_gap[-1])
-        unmatched = float(curve.unmatched[-1])
+        change: tuple[float | None, float | None] = train, holdout
+        share = _share(train, train + unmatched)
+        if curve.mode == "reference":
+            change = (
+                _since_baseline(curve, points.train_gap),
+                _since_baseline(curve, points.holdout_gap),
+            )
+            share = _share(*change)
         tolerance = float(curve.tolerance[-1])
         return cls(
             train_gap=train,
             holdout_gap=holdout,
+            train_change=change[0],
+            holdout_change=change[1],
             unmatched=unmatched,
             low=_end(curve.low),
             high=_end(curve.high),
-            matched_fraction=1 + unmatched / train if train < 0 else None,
+            matched_fraction=share,
             tolerance=tolerance if np.isfinite(tolerance) else None,
         )
 
@@ -66,6 +80,19 @@ def moved(curve: CurveResult, gaps: FloatArray) -> float:
     if curve.mode in ("level", "holdout"):
         return now
     return now - float(np.median(gaps[slice(*curve.span)]))
+
+
+def _since_baseline(curve: CurveResult, gaps: FloatArray) -> float | None:
+    """Return how far a gap has moved since the baseline, None while there is none."""
+    begin, end = curve.span
+    return moved(curve, gaps) if begin < min(end, len(gaps)) else None
+
+
+def _share(train: float | None, holdout: float | None) -> float | None:
+    """Return the share of a drop of train loss that the holdout followed, None without a drop."""
+    if train is None or holdout is None or train > -_LEAST_DROP_NATS:
+        return None
+    return holdout / train
 
 
 def _end(bounds: FloatArray) -> float | None:
@@ -112,8 +139,19 @@ def _opening(case: Case, name: VerdictName, numbers: "Numbers") -> list[str]:
     if name is VerdictName.HEALTHY and (curve.mode == "holdout" or numbers.unmatched is not None):
         return [_close(numbers, case) if curve.mode == "holdout" else _within(numbers, curve)]
     if name in (VerdictName.AHEAD_OF_REFERENCE, VerdictName.BEHIND_REFERENCE):
-        return [f"{_HEADLINES[name]}: {_gaps(curve)}"]
+        lost = name is VerdictName.BEHIND_REFERENCE and task_differences.summary(case.tasks)
+        tasks = f"{_lost(case)}; " if lost == "loss" else ""
+        return [f"{_HEADLINES[name]}: {tasks}{_gaps(curve)}"]
     return [_HEADLINES[name]] if name in _HEADLINES else []
+
+
+def _lost(case: Case) -> str:
+    """Name the tasks by which a run is behind."""
+    lost = [item for item in case.tasks if item.outcome == "loss"]
+    named = (
+        f"{item.task.removeprefix('eval/downstream/')} {item.difference_acc:+.3f}" for item in lost
+    )
+    return f"tasks lost ({', '.join(named)})"
 
 
 def _gaps(curve: CurveResult) -> str:
@@ -167,7 +205,9 @@ def reasons(
     if case.incomparable and name is not VerdictName.RECIPE_DIFFERS:
         said.extend(case.incomparable)
     if not curve.enough_data and name is not VerdictName.NOT_ENOUGH_DATA and curve.reason:
-        said.append(curve.reason)
+        said.append(
+            _judged_before(case) if case.broken_off and name.exit_code == 1 else curve.reason
+        )
     if "nonfinite_loss" in found:
         said.append(found["nonfinite_loss"].message)
     return (*said, *case.notes)
@@ -198,6 +238,15 @@ _HEADLINES = {
         "again, the evaluation itself may have changed"
     ),
 }
+
+
+def _judged_before(case: Case) -> str:
+    """Say that what is judged comes before a loss that is no number any more."""
+    last = int(case.curve.points.steps[-1]) if len(case.curve.points) else case.step
+    return (
+        f"{case.broken_off}; what is said here is of step {last:,}, before that. Look for the step "
+        "at which the run or its evaluator broke"
+    )
 
 
 def _within(numbers: Numbers, curve: CurveResult) -> str:

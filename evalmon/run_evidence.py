@@ -1,7 +1,7 @@
 """What one run left behind, wherever it was read from."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from evalmon.logs.jsonl import RunLog
 
 __all__ = [
-    "EPOCH_METRIC", "POSITION_METRIC", "RATE_METRIC", "TRAIN_METRIC", "RunEvidence", "curves_of",
+    "EPOCH_METRIC", "POSITION_METRIC", "RATE_METRIC", "TRAIN_METRIC", "RunEvidence", "by_divisor",
+    "curves_of", "holdout_facts", "of_all_tokens", "score_facts", "train_facts",
 ]  # fmt: skip
 
 TRAIN_METRIC = "train/ce_nats"
@@ -40,6 +41,15 @@ EPOCH_METRIC = "data/epoch"
 
 POSITION_METRIC = "data/position"
 """Instances of the data's order consumed so far."""
+
+
+_NORMALIZATION = {
+    "acc": "none",
+    "len_norm": "characters_with_space",
+    "len_norm_no_space": "characters",
+    "len_norm_bytes": "bytes_with_space",
+}
+"""What each accuracy divides an answer's log-probability by, in the words of the tag dictionary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +118,41 @@ def holdout_facts(identity: MetricIdentity | None) -> dict[str, Json]:
     return facts
 
 
+def of_all_tokens(metric: str) -> str:
+    """Return the metric of a holdout's loss that divides as OLMo-core does.
+
+    Example:
+        >>> of_all_tokens("eval/lm/c4_en-validation/ce_nats")
+        'eval/lm/c4_en-validation/olmo_core_ce_nats'
+    """
+    return metric.replace("/ce_nats", "/olmo_core_ce_nats")
+
+
+def by_divisor(run: Mapping[str, Curve], reference: Curve | None, metric: str) -> Curve:
+    """Return a run's holdout loss by the mean that its reference is published in.
+
+    OLMo-core's evaluator divides by all tokens of a document, so AI2's curves are laid over
+    ``olmo_core_ce_nats``, not over the mean of predicted tokens. The evaluations stay the same:
+    where one of them lacks that mean, the other one is judged, at an offset that is known.
+
+    Args:
+        run: the run's curves, canonical metric -> curve; ``metric`` among them.
+        reference: the reference's curve of ``metric``, None when judged alone.
+        metric: the holdout's loss.
+
+    Returns:
+        The run's curve of ``metric``, or in its place the other mean, named and placed like it.
+    """
+    own, other = run[metric], run.get(of_all_tokens(metric))
+    if reference is None or other is None or reference.facts.get("divisor") != "all_tokens":
+        return own
+    kept = other.series.pick(np.isin(other.series.steps, own.series.steps))
+    if len(kept) != len(own.series):
+        return own
+    facts = {**own.facts, "divisor": "all_tokens"}
+    return replace(other, series=replace(kept, metric=metric), facts=facts)
+
+
 def curves_of(run: RunDescription, log: "RunLog") -> RunCurves:
     """Return what a run directory says of its run, apart from what evaluators found.
 
@@ -141,3 +186,26 @@ def _resumes(log: "RunLog") -> tuple[int, ...]:
     """Return the steps that the run went on from."""
     starts = (segment.resumed_from_step for segment in log.segments)
     return tuple(start for start in starts if start is not None)
+
+
+def score_facts(metric: str, identity: MetricIdentity | None, items: int) -> dict[str, Json]:
+    """Return what a stored metric means, as far as published curves state the same.
+
+    Args:
+        metric: canonical name.
+        identity: what it means in full, None where that is not known.
+        items: number of its items.
+    """
+    found: dict[str, Json] = {"items": items}
+    kind = metric.rpartition("/")[2]
+    if metric.startswith("eval/downstream/") and kind in _NORMALIZATION:
+        found["normalization"] = _NORMALIZATION[kind]
+    if identity is None:
+        return found
+    # Of two runs of a store all of it is compared; what is published states no such hash.
+    found["identity"] = identity.fingerprint
+    if identity.shots is not None:
+        found["shots"] = identity.shots
+    if identity.split:
+        found["split"] = identity.split
+    return found

@@ -3,17 +3,16 @@
 Whoever compares tables alone never imports this, and so no database.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-import numpy as np
-
+from evalmon import stored_scores
 from evalmon.config import ComparisonSettings
 from evalmon.grounds import GroundsReader
 from evalmon.logs import jsonl
 from evalmon.run_evidence import RunEvidence, curves_of
 from evalmon.store import Store
-from evalmon.types import Curve, Json, MetricIdentity, RunCurves, RunDescription, Score, Series
+from evalmon.types import MetricIdentity, RunCurves, RunDescription, Score, Series
 
 __all__ = ["answers", "documents", "evidence", "identity", "names", "read"]
 
@@ -49,18 +48,9 @@ def read(
     with Store.open(place, read_only=True) as store:
         run = description or store.describe(name)
         logged = _logged(run, store.where)
-        scored: dict[str, Curve] = {}
-        for metric, points in store.histories(name).items():
-            if not metric.startswith("eval/"):
-                continue
-            series = Series(
-                metric,
-                np.array([at.step for at in points], np.int64),
-                np.array([at.tokens for at in points], np.int64),
-                np.array([at.value for at in points], np.float64),
-            )
-            facts = _facts(store.identity(name, metric), points[-1].items)
-            scored[metric] = Curve(series, facts)
+        found = store.histories(name)
+        kept = {metric: found[metric] for metric in found if metric.startswith("eval/")}
+        scored = stored_scores.curves(kept, store.identities(name))
     return run, replace(logged, curves={**logged.curves, **scored})
 
 
@@ -92,19 +82,20 @@ def evidence(place: str, run: RunDescription, curves: RunCurves, holdout: Series
     return replace(gathered, curves=replace(curves, notes=(*curves.notes, *grounds.notes)))
 
 
-def answers(place: str, name: str, step: int) -> Mapping[str, Score]:
-    """Return the task scores of one checkpoint that keep their items, by metric.
+def answers(place: str, name: str, step: int, metrics: Collection[str]) -> Mapping[str, Score]:
+    """Return the scores of one checkpoint that keep their items, by metric.
+
+    Args:
+        place: path or URL of the store.
+        name: the run's name.
+        step: the checkpoint.
+        metrics: the metrics to read.
 
     Raises:
         StoreError: the store cannot be read.
     """
     with Store.open(place, read_only=True) as store:
-        scores = store.scores(name, step)
-    return {
-        score.metric: score
-        for score in scores
-        if score.metric.startswith("eval/downstream/") and score.item_ids
-    }
+        return stored_scores.answers(store, name, step, metrics)
 
 
 def documents(place: str, name: str, metric: str) -> Mapping[int, Score]:
@@ -142,17 +133,3 @@ def _logged(run: RunDescription, where: str) -> RunCurves:
         data_changes=tuple(run.data_changes),
         notes=(f"its run directory {run.path} is gone: its train loss is not known",),
     )
-
-
-def _facts(identity: MetricIdentity | None, items: int) -> dict[str, Json]:
-    """Return what a stored metric means, as far as published curves state the same."""
-    facts: dict[str, Json] = {"items": items}
-    if identity is None:
-        return facts
-    # Of two runs of a store all of it is compared; what is published states no such hash.
-    facts["identity"] = identity.fingerprint
-    if identity.shots is not None:
-        facts["shots"] = identity.shots
-    if identity.split:
-        facts["split"] = identity.split
-    return facts

@@ -6,6 +6,8 @@ Policy:
   whose lower bound exceeds the limit of the profile.
 - Unplanned repeats alone are suspect before any curve shows them.
 - A probe counts only while the id log it drew from can be read and is the same.
+- An alarm stands where a loss is no number from some evaluation on; a verdict without findings
+  does not.
 - Where nothing points to memorization and the evaluator is suspect at the evaluation
   judged, it is an evaluator fault; where the model looks untrained, there is no verdict.
 """
@@ -70,6 +72,8 @@ def judge(case: Case) -> Verdict:
         )
     )
     name = _decide(case, found)
+    if case.broken_off and not name.exit_code:
+        name = VerdictName.NOT_ENOUGH_DATA
     numbers = Numbers.of(curve)
     spoken = curve.alarm or curve.mirrored
     repeats = case.repeats
@@ -99,7 +103,7 @@ def judge(case: Case) -> Verdict:
         slope=_slope(curve.points),
         tasks=case.tasks,
         literal=_literal(case.literal),
-        evidence=_evidence(case),
+        evidence=_evidence(case, numbers),
     )
 
 
@@ -190,7 +194,7 @@ def _literal(window: bands.WindowComparison | None) -> dict[str, Json] | None:
     }
 
 
-def _evidence(case: Case) -> dict[str, Json]:
+def _evidence(case: Case, numbers: Numbers) -> dict[str, Json]:
     """Return further numbers behind a verdict, as JSON values."""
     curve, repeats, probed = case.curve, case.repeats, case.counted_probe
     spoken = curve.alarm or curve.mirrored
@@ -200,6 +204,10 @@ def _evidence(case: Case) -> dict[str, Json]:
         "first_tokens": int(curve.points.tokens[0]) if len(curve.points) else None,
         "last_tokens": int(curve.points.tokens[-1]) if len(curve.points) else None,
         "held": int(curve.held.sum()),
+        "since_baseline": {
+            "train_nats": numbers.train_change,
+            "holdout_nats": numbers.holdout_change,
+        },
         "train_share": round(spoken.train_share, 4) if spoken else None,
         "alarm_active": spoken.active if spoken else None,
         "fingerprints": None if repeats is None else {

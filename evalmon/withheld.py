@@ -2,12 +2,20 @@
 
 import numpy as np
 
-from evalmon import curve_faults
+from evalmon import curve_faults, loss_units, series
+from evalmon.detectors.curve import CurveResult, Points
+from evalmon.detectors.measuring import HOLDOUT_HOLE, UNREACHED
 from evalmon.detectors.profiles import Profile
+from evalmon.loss_units import LaidOver
 from evalmon.run_evidence import TRAIN_METRIC, RunEvidence
 from evalmon.types import Sampling, Series
 
-__all__ = ["broken", "data_changed", "nowhere_finite", "reference_changed", "sampled"]
+__all__ = [
+    "broken", "broken_off", "data_changed", "nowhere_finite", "other_unit", "reference_changed",
+    "sampled",
+]  # fmt: skip
+
+_WINDOWS = 64  # windows of train loss that units are told by
 
 
 def data_changed(evidence: RunEvidence, step: int) -> str:
@@ -54,15 +62,65 @@ def sampled(evidence: RunEvidence, reference: RunEvidence | None, profile: Profi
 
 def nowhere_finite(evidence: RunEvidence, step: int) -> str:
     """Say that a train loss was logged and not one value of it is a number, or ""."""
-    bad = sorted(
-        n for n, metric in evidence.curves.nonfinite if metric == TRAIN_METRIC and n <= step
-    )
+    bad = [n for n in _bad_steps(evidence, TRAIN_METRIC) if n <= step]
     if not bad or len(evidence.train.until(step)):
         return ""
     return (
         f"no train loss up to here is a number: {len(bad):,} values are NaN or infinite, the first "
         f"at step {bad[0]:,}; look for the step at which the run diverged"
     )
+
+
+def broken_off(evidence: RunEvidence, step: int, curve: CurveResult) -> str:
+    """Say from where on a loss is no number up to its end, or "".
+
+    Args:
+        evidence: what the run left behind.
+        step: its last evaluation.
+        curve: what the rule made of it.
+
+    Returns:
+        One clause a loss: the holdout's where nothing was evaluated after ``step`` but what is no
+        number, the train loss's where that is why ``step`` could not be judged.
+    """
+    found: list[str] = []
+    metric = evidence.holdout.metric
+    after = [n for n in _bad_steps(evidence, metric) if n > step]
+    if after and evidence.latest:
+        found.append(
+            f"{metric}: no evaluation after step {step:,} is a number: {len(after):,} are NaN or "
+            f"infinite, the first at step {after[0]:,}"
+        )
+    train = evidence.train.until(step)
+    last = int(train.steps[-1]) if len(train) else 0
+    bad = [n for n in _bad_steps(evidence, TRAIN_METRIC) if last < n <= step]
+    if bad and last and curve.reason == UNREACHED:
+        found.append(
+            f"{TRAIN_METRIC}: no value after step {last:,} is a number up to the last evaluation: "
+            f"{len(bad):,} are NaN or infinite, the first at step {bad[0]:,}"
+        )
+    return "; ".join(found)
+
+
+def other_unit(
+    evidence: RunEvidence, reference: RunEvidence | None, holdout: Series, curve: CurveResult
+) -> str:
+    """Say that a loss of run or reference is in another unit than the other's, or "".
+
+    Args:
+        evidence: what the run left behind.
+        reference: what it is laid over, None when judged alone.
+        holdout: the run's evaluations that can be trusted.
+        curve: what the rule made of both.
+    """
+    if reference is None:
+        return ""
+    where, theirs = series.align(reference.holdout, holdout.tokens, longest_gap=HOLDOUT_HOLE)
+    laid = LaidOver(holdout.metric, holdout.steps[where], holdout.values[where], theirs)
+    compared = curve.mode in ("level", "reference")
+    train = _trained(curve.points, reference.train) if compared else None
+    named = (f"{item.name} ({item.source})" for item in (evidence.curves, reference.curves))
+    return loss_units.told(laid, train, *named)
 
 
 def broken(evidence: RunEvidence, reference: RunEvidence | None) -> str:
@@ -75,6 +133,25 @@ def broken(evidence: RunEvidence, reference: RunEvidence | None) -> str:
                 "--holdout"
             )
     return ""
+
+
+def _trained(points: Points, reference: Series) -> LaidOver:
+    """Lay train losses over each other by window, at some of the evaluations.
+
+    The medians of both, not of their difference: a unit may raise the noise of one tenfold.
+    """
+    last = len(points) - 1
+    begin = np.searchsorted(reference.tokens, points.tokens[:-1], side="right")
+    end = np.searchsorted(reference.tokens, points.tokens[1:], side="right")
+    chosen = np.unique(np.linspace(1, last, _WINDOWS).astype(int)) if last > 0 else ()
+    at = [int(n) for n in chosen if end[n - 1] > begin[n - 1]]
+    theirs = [float(series.medians(reference.values[begin[n - 1] : end[n - 1]])) for n in at]
+    return LaidOver(TRAIN_METRIC, points.steps[at], points.train[at], np.array(theirs, np.float64))
+
+
+def _bad_steps(evidence: RunEvidence, metric: str) -> list[int]:
+    """Return the steps at which a metric was no finite number, in rising order."""
+    return sorted(step for step, name in evidence.curves.nonfinite if name == metric)
 
 
 def _beside_evaluations(train: Series, holdout: Series) -> bool:

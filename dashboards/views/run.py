@@ -175,7 +175,7 @@ def _tasks(view: RunView) -> None:
     st.subheader("Task accuracies", anchor=False)
     st.caption(
         f"At {tokens_text(view.tokens)} tokens, with 95 % Wilson intervals. Accuracies "
-        "corroborate; the verdict does not rest on them."
+        "corroborate: they raise no alarm, but a loss alone makes a run behind_reference."
     )
     _chart(figures.tasks(view.tasks, view.run.name, view.reference), "tasks")
     with st.expander("Numbers"):
@@ -193,7 +193,7 @@ def _tasks(view: RunView) -> None:
         ]
         st.table(pd.DataFrame(rows).set_index("task"), border="horizontal")
     if view.verdict and view.verdict.tasks:
-        with st.expander(f"Against {plain(view.reference or '')}"):
+        with st.expander(f"Against {plain(view.reference or 'the reference')}"):
             st.caption(plain(OUTCOME_LEAD))
             cells = [outcome_cells(item) for item in view.verdict.tasks]
             table = pd.DataFrame(cells, columns=list(OUTCOME_HEADER)).set_index("task")

@@ -180,7 +180,7 @@ def _tasks(view: RunView, number: int) -> str:
     rows = [_task_cells(row, with_reference=view.reference is not None) for row in view.tasks]
     lead = (
         f"At {tokens_text(view.tokens)} tokens, with 95 % Wilson intervals. Accuracies "
-        "corroborate; the verdict does not rest on them."
+        "corroborate: they raise no alarm, but a loss alone makes a run behind_reference."
     )
     return _block(
         "Task accuracies",
@@ -197,7 +197,8 @@ def _outcomes(view: RunView) -> str:
     if not tasks:
         return ""
     table = _table(OUTCOME_HEADER, [outcome_cells(item) for item in tasks], numbers_from=2)
-    return f"<h4>Against {html.escape(view.reference or '')}</h4>{_lead(OUTCOME_LEAD)}{table}"
+    against = html.escape(view.reference or "the reference")
+    return f"<h4>Against {against}</h4>{_lead(OUTCOME_LEAD)}{table}"
 
 
 def _task_cells(row: TaskRow, *, with_reference: bool) -> list[str]:

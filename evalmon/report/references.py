@@ -17,7 +17,7 @@ from evalmon.likeness import curves_alike
 from evalmon.reference_index import CurveEntry, Entry, Source
 from evalmon.report import view
 from evalmon.report.task_rows import accuracies
-from evalmon.run_evidence import TRAIN_METRIC, holdout_facts, train_facts
+from evalmon.run_evidence import TRAIN_METRIC, holdout_facts, score_facts, train_facts
 from evalmon.types import (
     Curve,
     Json,
@@ -161,12 +161,8 @@ def _tasks(scores: Sequence[Score], found: RunCurves) -> dict[str, Curve | str]:
         curve = found.curves.get(score.metric)
         if curve is None:
             continue
-        facts: dict[str, Json] = {"items": score.items}
-        if score.identity.shots is not None:
-            facts["shots"] = score.identity.shots
-        if score.identity.split:
-            facts["split"] = score.identity.split
-        apart = unlike(Curve(_nothing(score.metric), facts), curve)
+        own = score_facts(score.metric, score.identity, score.items)
+        apart = unlike(Curve(_nothing(score.metric), own), curve)
         tasks[score.metric] = f"another metric identity: {apart}" if apart else curve
     return tasks
 

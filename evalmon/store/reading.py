@@ -2,12 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from sqlalchemy import RowMapping, Select, select
+from sqlalchemy import RowMapping, Select, func, select
 
 from evalmon.errors import StoreError
 from evalmon.store import codec, schema
@@ -107,16 +107,21 @@ class Reader:
                 scores[row["evaluation"]].append(codec.score_from(row))
         return tuple(codec.evaluation_from(row, scores[row["id"]]) for row in rows)
 
-    def scores(self, run: str, step: int, *, items: bool = True) -> tuple[Score, ...]:
+    def scores(
+        self, run: str, step: int, *, items: bool = True, metrics: Collection[str] | None = None
+    ) -> tuple[Score, ...]:
         """Return the scores at one checkpoint by metric, of each the latest stored.
 
         Args:
             run: the run's name.
             step: the checkpoint.
             items: read per-item values too.
+            metrics: read these alone, None for all.
         """
         columns = (*_VALUES, *_ITEMS) if items else _VALUES
         query = _scores_of_run(run, *columns).where(_EVALUATIONS.c.step == step)
+        if metrics is not None:
+            query = query.where(_SCORES.c.metric.in_(metrics))
         rows = self._rows(query.order_by(_EVALUATIONS.c.id))
         latest = {row["metric"]: row for row in rows}
         return tuple(codec.score_from(latest[metric]) for metric in sorted(latest))
@@ -181,6 +186,15 @@ class Reader:
         """Return what the numbers of :meth:`series` mean; None before its first score."""
         rows = self._metric(run, metric)
         return MetricIdentity(**json.loads(rows[-1]["identity"])) if rows else None
+
+    def identities(self, run: str) -> dict[str, MetricIdentity]:
+        """Return what the numbers of :meth:`histories` mean, by metric."""
+        latest = func.max(_EVALUATIONS.c.id).label("evaluation")
+        last = _scores_of_run(run, _SCORES.c.metric, latest).group_by(_SCORES.c.metric).subquery()
+        same = (_SCORES.c.metric == last.c.metric) & (_SCORES.c.evaluation == last.c.evaluation)
+        query = select(_SCORES.c.metric, _SCORES.c.identity).join(last, same)
+        rows = self._rows(query.order_by(_SCORES.c.metric))
+        return {row["metric"]: MetricIdentity(**json.loads(row["identity"])) for row in rows}
 
     def items(self, run: str, metric: str) -> dict[int, Score]:
         """Return a metric's scores with their items, step -> score, as :meth:`series` chooses."""

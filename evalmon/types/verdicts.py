@@ -146,7 +146,9 @@ class Verdict:
         unmatched_nats: the unmatched drop r.
         unmatched_low_nats: lower end of its 95 % interval.
         unmatched_high_nats: upper end.
-        matched_fraction: 1 - r / train drop, None where train did not drop.
+        matched_fraction: share of the train drop that the holdout followed, 1 - r / train drop;
+            against a reference of another recipe of the drop since the baseline. None where train
+            loss did not drop by 0.005.
         tolerance_nats: the tolerance the profile used at this evaluation.
         first_repeat_tokens: first unplanned repeat, from fingerprints.
         repeated_fraction: draws that repeat an instance beyond plan, of all draws.

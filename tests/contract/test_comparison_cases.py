@@ -1,5 +1,6 @@
 """Faults met by others when runs are compared, each from a log to a verdict."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +9,9 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from evalmon import metrics, reference, reference_cli
-from evalmon.logs import maxtext
+from evalmon import reference, reference_cli
 from evalmon.store import Store
-from evalmon.types import MetricIdentity, Score
+from evalmon.types import Curve, Score
 from tests import synthetic_store
 from tests.synthetic_store import identity
 from tests.unit.evalmon.drawn_runs import C4, TRAIN, judged, rows, series, write
@@ -26,39 +26,26 @@ def ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 # F26: runs with different tokenizers.
 
-
-def test_f26_one_text_in_other_tokens_differs_by_nothing() -> None:
-    """100 bytes as 20 tokens at 2.5 nats and as 25 at 2.0."""
-
-    def scored(metric: str, nats: float, divisor: int, tokenizer: str) -> Score:
-        value = metrics.bits_per_byte(nats, divisor) if metric == "bpb" else nats / divisor
-        what: MetricIdentity = replace(
-            identity("text", metric), tokenizer=tokenizer,
-            normalization="UTF-8 bytes" if metric == "bpb" else "tokens",
-        )  # fmt: skip
-        return Score(metric, value, None, 1, what)
-
-    first, second = scored("bpb", 20 * 2.5, 100, "a"), scored("bpb", 25 * 2.0, 100, "b")
-    assert first.value == second.value == pytest.approx(0.7213, abs=5e-5)
-    assert metrics.score_difference(first, second) == 0
-    with pytest.raises(ValueError, match=r"tokenizer.*compare bits per byte"):
-        metrics.score_difference(scored("ce", 50, 20, "a"), scored("ce", 50, 25, "b"))
+BITS = C4.replace("ce_nats", "bpb")
 
 
 def cut_in_other_tokens(
     tmp_path: Path, *, bits: bool, worse_nats: float = 0.0, memorized_nats: float = 0.0
 ) -> tuple[str, str]:
-    """Add two curves of one text, 5 bytes a token in one and 4 in the other; return their names."""
+    """Add two curves of one text, 5 bytes a token in one and 4 in the other; return their names.
+
+    At the end 100 bytes have 50 nats, in 20 tokens or in 25.
+    """
     step = np.arange(1, 401)
     loss = 2.4 + 3 / (1 + (step / 30) ** 0.7)
     at = step % 10 == 0
+    above = 2.5 - loss[-1]
     for name, size, more in (("fives", 5.0, worse_nats), ("fours", 4.0, 0.0)):
         train = loss - memorized_nats * (step > 200) * (name == "fives")
-        held = loss[at] + 0.3 + more
+        held = loss[at] + above + more
         parts = [series(TRAIN, step, train * size / 5), series(C4, step[at], held * size / 5)]
         if bits:
-            bpb = C4.replace("ce_nats", "bpb")
-            parts.append(series(bpb, step[at], held / 5 / np.log(2)))
+            parts.append(series(BITS, step[at], held / 5 / np.log(2)))
         path = write(tmp_path / f"{name}.csv", rows({name: parts}))
         done = CliRunner().invoke(
             reference_cli.reference, ["add", str(path), "--name", name, "--tokenizer", name]
@@ -67,13 +54,17 @@ def cut_in_other_tokens(
     return "fives", "fours"
 
 
+def end(curves: Mapping[str, Curve], metric: str) -> float:
+    return float(curves[metric].series.values[-1])
+
+
 def test_f26_nats_a_token_of_two_tokenizers_are_refused_with_the_remedy(tmp_path: Path) -> None:
     run, against = cut_in_other_tokens(tmp_path, bits=False)
     found = judged(run, reference=against).verdict
     assert (found.verdict, found.reference) == ("recipe_differs", None)
     said = " ".join(found.reasons)
     assert "'tokenizer': 'fives' against 'fours'" in said
-    assert f"compare bits per byte, {C4.replace('ce_nats', 'bpb')}" in said
+    assert f"compare bits per byte, {BITS}" in said
 
 
 @pytest.mark.parametrize(
@@ -85,13 +76,18 @@ def test_f26_with_bits_per_byte_of_both_the_holdouts_are_compared(
     run, against = cut_in_other_tokens(tmp_path, bits=True, worse_nats=worse)
     found = judged(run, reference=against)
     assert (found.verdict.verdict, found.verdict.basis) == (name, "holdout only")
-    # Nats a token stand 0.6 apart; in bytes, the gap is what it is in the run's own tokens.
+    assert found.reference is not None
+    ours, theirs = found.run.curves.curves, found.reference.curves.curves
+    # Nats a token stand 0.5 apart; in bytes, the gap is what it is in the run's own tokens.
+    assert [end(ours, C4), end(theirs, C4)] == pytest.approx([2.5 + worse, 2.0])
+    assert end(theirs, BITS) == pytest.approx(0.7213, abs=5e-5)
+    assert end(ours, BITS) - end(theirs, BITS) == pytest.approx(worse / 5 / np.log(2))
     assert found.verdict.holdout_gap_nats == pytest.approx(worse, abs=1e-6)
     assert found.verdict.reasons[0] == (
         "tokenizers differ ('fives' against 'fours'): holdout losses are compared by bits per "
         "byte, shown in nats per token of the run's tokenizer; train losses cannot be compared"
     )
-    assert found.record["evidence"]["compared_by"] == C4.replace("ce_nats", "bpb")
+    assert found.record["evidence"]["compared_by"] == BITS
 
 
 @pytest.mark.parametrize(
@@ -268,7 +264,7 @@ def test_f31_a_log_of_five_steps_keeps_each_and_is_not_enough(tmp_path: Path) ->
     counted = found.run.curves.curves["data/loss_tokens"].series
     assert counted.steps.tolist() == [1, 2, 3, 4, 5]
     assert train.steps.tolist() == [1, 2, 4, 5]
-    mean = maxtext.weighted_mean(train.values[:2], counted.values[:2])
+    mean = np.average(train.values[:2], weights=counted.values[:2])
     assert mean == pytest.approx(2.1818, abs=5e-5)
     assert (found.verdict.verdict, found.verdict.step) == ("not_enough_data", 5)
     assert found.run.curves.nonfinite == ((3, TRAIN),)

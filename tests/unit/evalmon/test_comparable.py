@@ -1,5 +1,6 @@
 """Run and reference made comparable before they are judged."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,3 +39,17 @@ def test_the_mean_of_predicted_tokens_stays_where_nothing_asks_for_another():
     one = source({METRIC: 2.7}, divisor="predicted_tokens")
     asked = source({METRIC: 2.7}, divisor="all_tokens")
     assert comparable.by_divisor(one, asked, METRIC) is one
+
+
+def test_no_evaluation_is_lost_to_the_other_mean():
+    """Where one of them lacks it, the mean of predicted tokens is judged at all of them."""
+    run = source({METRIC: 2.7, AI2: 2.693}, divisor="predicted_tokens")
+    reference = source({METRIC: 2.7}, divisor="all_tokens")
+    curves = dict(run.curves.curves)
+    part = replace(curves[AI2], series=curves[AI2].series.until(10))
+    lacking = replace(run, curves=replace(run.curves, curves={**curves, AI2: part}))
+    assert comparable.by_divisor(lacking, reference, METRIC) is lacking
+    beyond = replace(curves[METRIC], series=curves[METRIC].series.until(10))
+    more = replace(run, curves=replace(run.curves, curves={**curves, METRIC: beyond}))
+    chosen = comparable.by_divisor(more, reference, METRIC).curves.curves[METRIC].series
+    assert (chosen.steps.tolist(), chosen.values.tolist()) == ([10], [2.693])

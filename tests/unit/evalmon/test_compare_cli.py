@@ -279,3 +279,14 @@ def test_names_are_printed_without_what_a_terminal_acts_on_and_cut(tmp_path: Pat
 def test_a_plan_beyond_any_training_is_refused(pair: Path) -> None:
     for text in ("1e300", "1.1e18"):
         assert "more than any training has" in refusal(f"{pair}:one", "--planned-tokens", text)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--reference", ""], "--reference is empty"),
+        (["--same-recipe"], "give --reference, or leave out --same-recipe"),
+    ],
+)
+def test_options_that_say_nothing_are_refused(pair: Path, options: list[str], text: str) -> None:
+    assert text in refusal(f"{pair}:one", *options)

@@ -180,3 +180,68 @@ def test_a_table_whose_evaluations_are_all_no_numbers_says_so(tmp_path: Path) ->
     path = write(tmp_path / "t.csv", rows({"r": (train, changed(held, slice(None), np.inf))}))
     with pytest.raises(DataError, match=r"every value of eval/lm/c4_en.* is NaN or infinite"):
         judged(path)
+
+
+@pytest.mark.parametrize("against", [None, "other"])
+def test_an_alarm_stands_where_all_later_evaluations_are_no_numbers(
+    tmp_path: Path, against: str | None
+) -> None:
+    train, held = drawn(1, memorized=0.006)
+    bad = changed(train, slice(161, None), np.nan), changed(held, slice(16, None), np.inf)
+    path = write(
+        tmp_path / "t.csv",
+        rows({"bad": bad, "cut": (train.until(161), held.until(160)), "other": drawn(2)}),
+    )
+    found = judged(path, run_name="bad", reference=against)
+    cut = judged(path, run_name="cut", reference=against, planned_tokens=PLAN)
+    assert (found.verdict.verdict, found.verdict.step) == ("memorization_suspected", 160)
+    assert found.verdict.alarm_tokens == cut.verdict.alarm_tokens
+    assert found.verdict.unmatched_nats == cut.verdict.unmatched_nats
+    assert found.verdict.reasons[: len(cut.verdict.reasons)] == cut.verdict.reasons
+    assert found.verdict.reasons[len(cut.verdict.reasons) :] == (
+        (
+            f"{C4}: no evaluation after step 160 is a number: 4 are NaN or infinite, the first at "
+            "step 170; what is said here is of step 160, before that. Look for the step at which "
+            "the run or its evaluator broke"
+        ),
+        "non-finite train loss at step 162 and 38 later steps",
+    )
+    assert [item.detector for item in found.verdict.findings] == [
+        "unmatched_drop",
+        "nonfinite_loss",
+    ]
+
+
+def test_an_alarm_stands_where_train_loss_alone_ends_in_no_numbers(tmp_path: Path) -> None:
+    train, held = drawn(1, memorized=0.006)
+    bad = changed(train, slice(161, None), np.nan), held
+    late = changed(train, slice(191, None), np.nan), held.until(190)
+    sound = changed(drawn(3)[0], slice(161, None), np.nan), drawn(3)[1]
+    path = write(tmp_path / "t.csv", rows({"bad": bad, "late": late, "sound": sound}))
+    verdict = judged(path, run_name="bad").verdict
+    assert verdict.verdict == "memorization_suspected"
+    assert any(
+        said.startswith(f"{TRAIN}: no value after step 161 is a number up to the last evaluation")
+        for said in verdict.reasons
+    )
+    verdict = judged(path, run_name="late").verdict  # after the last evaluation
+    assert verdict.verdict == "memorization_suspected"
+    assert verdict.reasons[-1] == "non-finite train loss at step 192 and 8 later steps"
+    verdict = judged(path, run_name="sound").verdict
+    assert verdict.verdict == "not_enough_data"
+    assert "39 are NaN or infinite, the first at step 162; no verdict rests" in verdict.reasons[0]
+
+
+def test_a_change_that_is_no_finding_does_not_pass_for_the_verdict_of_a_run_that_broke(
+    tmp_path: Path,
+) -> None:
+    train, held = drawn(1, memorized=-0.03)
+    path = write(
+        tmp_path / "t.csv",
+        rows({"whole": (train, held), "bad": (train, changed(held, slice(16, None), np.nan))}),
+    )
+    assert judged(path, run_name="whole").verdict.verdict == "train_rise"
+    verdict = judged(path, run_name="bad").verdict
+    assert (verdict.verdict, verdict.verdict.exit_code) == ("not_enough_data", 3)
+    assert "no evaluation after step 160 is a number" in verdict.reasons[0]
+    assert any("train loss rose unmatched" in said for said in verdict.reasons)

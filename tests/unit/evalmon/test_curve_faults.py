@@ -93,6 +93,13 @@ def test_a_holdout_that_is_stuck_is_unusable_and_a_train_loss_that_is_suspected(
     assert unusable(curve(C4, [*falling(points=12), *[3.0] * 7])) == ""  # 19 points: rounding
 
 
+def test_a_perplexity_below_that_of_guessing_is_unusable_and_a_run_that_diverged_is_not():
+    said = unusable(curve(C4, np.exp(falling() - 0.7)))
+    assert "close to guessing" in said
+    assert unusable(curve(C4, [*falling(), *np.linspace(9.0, 9.5, 40)])) == ""
+    assert unusable(curve(C4, np.exp(falling() - 0.7), tokens=10**6)) == ""  # not trained yet
+
+
 def test_losses_above_guessing_are_another_unit_whatever_the_tokens():
     assert "the median of its last third is 12.6" in unusable(curve(C4, [12.6] * 5 + [12.7], 10))
     assert unusable(curve(C4, [12.4] * 5 + [12.3], 10)) == ""

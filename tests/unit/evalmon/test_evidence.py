@@ -255,3 +255,36 @@ def test_a_run_before_its_first_step_is_not_enough(tmp_path: Path):
 def test_an_unknown_profile_is_refused(tmp_path: Path):
     with pytest.raises(ConfigError, match="unknown profile 'shrt'"):
         judge_run(evidence(tmp_path), ComparisonSettings(profile="shrt"))
+
+
+def test_later_evaluations_that_are_no_numbers_count_where_nothing_else_came_after(tmp_path: Path):
+    run = evidence(tmp_path, 1.0)
+    bad = replace(run.curves, nonfinite=((210, run.holdout.metric), (215, "train/ce_nats")))
+    watched = judge_run(replace(run, curves=bad), SHORT)
+    last = judge_run(replace(run, curves=bad, latest=True), SHORT)
+    assert watched.verdict is last.verdict is VerdictName.MEMORIZATION_SUSPECTED
+    assert not any("no evaluation after" in said for said in watched.reasons)
+    assert any("no evaluation after step 200 is a number" in said for said in last.reasons)
+    sound = replace(evidence(tmp_path), curves=bad, latest=True)
+    sound = replace(sound, curves=replace(sound.curves, curves=evidence(tmp_path).curves.curves))
+    verdict = judge_run(sound, SHORT)
+    assert verdict.verdict is VerdictName.NOT_ENOUGH_DATA
+    assert "no verdict rests on what came before" in verdict.reasons[0]
+
+
+def test_a_run_in_bits_is_told_once_enough_evaluations_are_compared(tmp_path: Path):
+    run, reference = evidence(tmp_path), evidence(tmp_path, seed=1)
+    bits = {
+        name: Curve(replace(item.series, values=item.series.values / np.log(2)), item.facts)
+        for name, item in run.curves.curves.items()
+    }
+    holdout = replace(run.holdout, values=run.holdout.values / np.log(2))
+    run = replace(run, curves=replace(run.curves, curves=bits), holdout=holdout)
+    verdict = judge_run(run, SHORT, reference)
+    assert verdict.verdict is VerdictName.NOT_ENOUGH_DATA
+    assert verdict.reasons[0].startswith(f"{holdout.metric} of the run a (")
+    assert "is likely bits per token as well" in verdict.reasons[0]  # its windows are noisy
+    assert judge_run(run, SHORT).verdict is VerdictName.HEALTHY  # alone, both of one unit
+    for step in (10, 20, 50):  # too few to tell: nothing is said, and nothing fails
+        early = judge_run(replace(run, holdout=holdout.until(step)), SHORT, reference)
+        assert "bits" not in " ".join(early.reasons)

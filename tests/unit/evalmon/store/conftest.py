@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evalmon.store import Store
+from evalmon.store import ResponseFile, Store
 from evalmon.types import (
     CheckpointRef,
     Evaluation,
@@ -154,3 +154,18 @@ def verdict(run: RunDescription) -> Callable[..., Verdict]:
         )
 
     return make
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "evalmon.sqlite.responses.sqlite"
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def opened(path: Path, clock: Clock, said: list[str]) -> ResponseFile:
+    return ResponseFile(path, clock, said.append)
