@@ -21,7 +21,7 @@ from evalmon.config import ComparisonSettings
 from evalmon.errors import ConfigError, DataError
 from evalmon.evidence import Case, build_case
 from evalmon.run_evidence import TRAIN_METRIC, RunEvidence
-from evalmon.sources import Kind, Reading, Source
+from evalmon.sources import Reading, Source
 from evalmon.types import RunCurves, Series, TaskDifference, Verdict
 from evalmon.verdict import judge
 
@@ -166,7 +166,8 @@ def _case(
         said = comparison_notes.withheld(reference, theirs, "the reference's")
         other = replace(_evidence(reference, theirs), withheld=said)
     own = _evidence(run, judged, tasks)
-    own = replace(own, withheld=comparison_notes.withheld(run, judged, "the run's"))
+    why = comparison_notes.withheld(run, judged, "the run's")
+    own = replace(own, withheld=why or comparison_notes.too_early(run, reference, judged))
     case = build_case(own, settings, other)
     # Train losses after the last evaluation that are no numbers are part of what the run came to.
     return replace(case, nonfinite=run.curves.nonfinite) if own.latest else case
@@ -179,11 +180,11 @@ def _holdout(asked: str, run: Source, reference: Source | None) -> str:
         empty = {name for _, name in run.curves.nonfinite if _HOLDOUT.fullmatch(name)}
         if empty:
             raise DataError(
-                f"{_named(run)}: every value of {_listed(sorted(empty))} is NaN or infinite; look "
+                f"{run.named}: every value of {_listed(sorted(empty))} is NaN or infinite; look "
                 "for the step at which the run or its evaluator broke"
             )
         raise DataError(
-            f"{_named(run)}: no holdout loss among {_listed(run.curves.curves)}; a verdict needs "
+            f"{run.named}: no holdout loss among {_listed(run.curves.curves)}; a verdict needs "
             f"eval/lm/<holdout>-validation/ce_nats{comparison_notes.unknown_names(run.curves)}"
         )
     if (found := _HOLDOUT.fullmatch(asked)) is not None:
@@ -194,10 +195,10 @@ def _holdout(asked: str, run: Source, reference: Source | None) -> str:
         (wanted,) = own
     else:
         raise ConfigError(
-            f"{_named(run)}: {len(own)} holdouts and none is {_C4}; --holdout one of {_listed(own)}"
+            f"{run.named}: {len(own)} holdouts and none is {_C4}; --holdout one of {_listed(own)}"
         )
     if wanted not in own:
-        raise ConfigError(f"{_named(run)}: no holdout {wanted!r}; it has {_listed(own)}")
+        raise ConfigError(f"{run.named}: no holdout {wanted!r}; it has {_listed(own)}")
     if reference is None:
         return wanted
     theirs = _holdouts(reference.curves)
@@ -210,7 +211,7 @@ def _holdout(asked: str, run: Source, reference: Source | None) -> str:
             "these (evalmon reference list), or leave out --reference"
         )
         raise DataError(
-            f"the reference {_named(reference)} has no holdout {wanted!r}, on which "
+            f"the reference {reference.named} has no holdout {wanted!r}, on which "
             f"{run.name} is judged (it has {_listed(theirs)}); {remedy}"
         )
     return wanted
@@ -227,21 +228,18 @@ def _within(run: Source, reference: Source | None, metric: str, notes: list[str]
     holdout = run.curves.curves[metric].series
     if reference is None:
         return holdout
-    theirs = reference.curves.curves[metric].series
-    first, last = int(theirs.tokens[0]), int(theirs.tokens[-1])
+    first, last = comparison_notes.reach(run, reference, metric)
     inside = (holdout.tokens >= first) & (holdout.tokens <= last)
-    train = reference.curves.curves.get(TRAIN_METRIC)
-    if train and len(train.series) and TRAIN_METRIC in run.curves.curves:
+    if TRAIN_METRIC in run.curves.curves:
         # Of train loss the windows that end at an evaluation are compared, not its tokens alone.
         begins = np.concatenate([[-1], holdout.tokens[:-1]])
-        inside &= (holdout.tokens >= train.series.tokens[0]) & (begins < train.series.tokens[-1])
-        first = max(first, int(train.series.tokens[0]))
-        last = min(last, int(train.series.tokens[-1]))
+        theirs = reference.curves.curves[metric].series.tokens
+        inside = (holdout.tokens >= first) & (holdout.tokens <= theirs[-1]) & (begins < last)
     if not inside.any():
+        if holdout.tokens[-1] < first:  # which the verdict says
+            return holdout
         raise DataError(
-            f"no common token range: {run.name} is evaluated from {holdout.tokens[0]:,} to "
-            f"{holdout.tokens[-1]:,} tokens, {_named(reference)} reaches from {first:,} to "
-            f"{last:,}; choose another reference"
+            f"{comparison_notes.apart(run, reference, metric)}; choose another reference"
         )
     reached = holdout.until(int(holdout.steps[inside][-1]))
     beyond = len(holdout) - len(reached)
@@ -355,13 +353,6 @@ def _strict(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def _named(source: Source) -> str:
-    """Name a run and where it is from."""
-    if source.kind is Kind.REFERENCE:
-        return source.name
-    return f"{source.name} ({source.kind} {source.place})"
 
 
 def _listed(names: Iterable[str]) -> str:

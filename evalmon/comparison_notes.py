@@ -16,7 +16,9 @@ from evalmon.run_evidence import TRAIN_METRIC
 from evalmon.sources import Kind, Source
 from evalmon.types import RunCurves, Sampling, Series
 
-__all__ = ["last_tokens", "notes", "uncovered", "unknown_names", "withheld"]
+__all__ = [
+    "apart", "last_tokens", "notes", "reach", "too_early", "uncovered", "unknown_names", "withheld",
+]  # fmt: skip
 
 _OF_A_METRIC = re.compile(r"[\w+-]+(/[\w+-]+)+\b")
 _MOST_FAULTS = 3
@@ -64,6 +66,54 @@ def notes(run: Source, reference: Source | None, judged: Series) -> list[str]:
         found += _odd(source.curves, judged.metric, whose)
         found += _known_faults(source, judged.metric, whose)
     return found + _beyond(run, judged.metric)
+
+
+def reach(run: Source, reference: Source, metric: str) -> tuple[int, int]:
+    """Return the tokens from and to which a run can be laid over a reference.
+
+    Args:
+        run: the run.
+        reference: what it is judged against.
+        metric: the holdout's loss, which both have.
+    """
+    theirs = reference.curves.curves[metric].series.tokens
+    train = reference.curves.curves.get(TRAIN_METRIC)
+    if train is None or not len(train.series) or TRAIN_METRIC not in run.curves.curves:
+        return int(theirs[0]), int(theirs[-1])
+    trained = train.series.tokens
+    return int(max(theirs[0], trained[0])), int(min(theirs[-1], trained[-1]))
+
+
+def apart(run: Source, reference: Source, metric: str) -> str:
+    """Say that run and reference have no tokens in common.
+
+    Args:
+        run: the run.
+        reference: what it is to be judged against.
+        metric: the holdout's loss, which both have.
+    """
+    first, last = reach(run, reference, metric)
+    tokens = run.curves.curves[metric].series.tokens
+    return (
+        f"no common token range: {run.name} is evaluated from {tokens[0]:,} to {tokens[-1]:,} "
+        f"tokens, {reference.named} reaches from {first:,} to {last:,}"
+    )
+
+
+def too_early(run: Source, reference: Source | None, judged: Series) -> str:
+    """Say that a run has not come yet to where its reference begins, or "".
+
+    Args:
+        run: the run.
+        reference: what it is judged against, None when judged alone.
+        judged: the run's holdout curve as far as it is judged.
+    """
+    if reference is None or judged.tokens[-1] >= reach(run, reference, judged.metric)[0]:
+        return ""
+    return (
+        f"{apart(run, reference, judged.metric)}; wait for later evaluations, or choose another "
+        "reference"
+    )
 
 
 def uncovered(run: Source, reference: Source | None, judged: Series, case: Case) -> list[str]:

@@ -92,6 +92,13 @@ class Source:
         """The run's name."""
         return self.curves.name
 
+    @property
+    def named(self) -> str:
+        """The run's name and where it is from, for messages."""
+        if self.kind is Kind.REFERENCE:
+            return self.name
+        return f"{self.name} ({self.kind} {self.place})"
+
 
 def open_pair(run: str, reference: str, reading: Reading) -> tuple[Source, Source | None]:
     """Open what is to be judged, and what it is judged against.

@@ -135,10 +135,24 @@ def test_no_common_token_range_is_refused_with_both(tmp_path: Path) -> None:
         for part in drawn(2)
     )
     table = write(tmp_path / "runs.csv", rows({"one": (train, holdout), "late": late}))
-    said = refusal(table, "--run", "one", "--reference", "late")
+    said = refusal(table, "--run", "late", "--reference", "one")
     assert "no common token range" in said
-    assert f"{20_480:,} to {PLAN:,} tokens" in said
-    assert f"{10 * PLAN + 20_480:,} to {11 * PLAN:,}" in said
+    assert f"{10 * PLAN + 20_480:,} to {11 * PLAN:,} tokens" in said
+    assert f"{20_480:,} to {PLAN:,}; choose another reference" in said
+
+
+def test_a_run_that_has_not_reached_its_reference_has_no_verdict_yet(tmp_path: Path) -> None:
+    late = tuple(
+        type(part)(part.metric, part.steps, part.tokens + 10 * PLAN, part.values)
+        for part in drawn(2)
+    )
+    table = write(tmp_path / "runs.csv", rows({"one": drawn(1), "late": late}))
+    result, record = compare(table, "--run", "one", "--reference", "late")
+    assert (result.exit_code, record["verdict"]) == (3, "not_enough_data")
+    assert "no common token range" in record["reasons"][0]
+    assert f"{20_480:,} to {PLAN:,} tokens" in record["reasons"][0]
+    assert "reaches from 4,116,480 to 4,505,600" in record["reasons"][0]
+    assert "wait for later evaluations" in record["reasons"][0]
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest(tmp_path: Path) -> None:
