@@ -39,7 +39,8 @@ class Tag:
         facts: what is known of the numbers from the trainer that writes the name; keys as in
             :class:`evalmon.types.Curve`.
         note: what the name leaves open and the dictionary takes for granted, "" for nothing.
-        goes_first: whether it counts where another name of the same metric stands beside it.
+        goes_first: whether it counts where another name that this trainer has for the metric
+            stands beside it.
     """
 
     metric: str

@@ -99,7 +99,8 @@ def _known(
     found.notes += [f"{part.tag} {tag.note}" for tag, part in known.values() if tag.note]
     beside = len(points) - len(unknown) - len(known)
     if beside:
-        found.notes.append(f"{beside} names left out beside others of the same metrics")
+        names = "name" if beside == 1 else "names"
+        found.notes.append(f"{beside} {names} left out beside others of the same metrics")
     if unknown:
         found.notes.append(unknown_note(unknown))
     return known
@@ -108,8 +109,11 @@ def _known(
 def _taken(
     reading: Reading, metric: str, named: Sequence[tuple[tags.Tag, Points]]
 ) -> tuple[tags.Tag, Points]:
-    """Return the one of a metric's names that counts; refuse where two do."""
-    first = [item for item in named if item[0].goes_first] or named
+    """Return the one of a metric's names that counts; refuse where two do, or two trainers' do."""
+    first = [item for item in named if item[0].goes_first]
+    written = [tags.sources_of(part.tag) for _, part in named]
+    if not first or not frozenset[str].intersection(*written):
+        first = list(named)
     if len(first) > 1:
         raise DataError(
             f"{reading.source}: {first[0][1].tag!r} and {first[1][1].tag!r} are both {metric}; "

@@ -136,6 +136,16 @@ def test_200_000_rows_agree_with_pandas(tmp_path: Path, form: str) -> None:
         assert curves.tokens_per_step == 4_194_304
 
 
+def test_of_one_trainers_two_names_the_first_counts_and_alone_the_other(tmp_path: Path) -> None:
+    loss = "r,learning/loss,1,10,2.75\nr,learning/loss,2,20,2.5\n"
+    model = "r,learning/lm_loss,1,10,2.25\nr,learning/lm_loss,2,20,2.0\n"
+    both = tables.read(table(tmp_path, model + loss))
+    assert points(both) == [(1, 10, 2.75), (2, 20, 2.5)]
+    assert "1 name left out beside others of the same metrics" in both.notes
+    alone = tables.read(table(tmp_path, model))
+    assert points(alone) == [(1, 10, 2.25), (2, 20, 2.0)]
+
+
 @given(st.permutations(list(range(1, 16))))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 def test_the_order_of_rows_does_not_matter(tmp_path: Path, order: list[int]) -> None:
