@@ -27,8 +27,9 @@ check: $(VENV)/.check  ## Format, lint, types, import contracts, fast tests.
 	$(BIN)/pytest -q -m "not slow and not torch and not browser and not package"
 
 test: $(VENV)/.test  ## All tests: also torch, Chromium, real processes; in two halves at once.
-	@$(BIN)/pytest tests/e2e tests/browser tests/unit/trainer/data > $(VENV)/processes.log 2>&1 & processes=$$!; \
-		$(BIN)/pytest tests/contract tests/property tests/unit --ignore=tests/unit/trainer/data; first=$$?; \
+	@$(BIN)/pytest tests/e2e tests/browser tests/unit/trainer/data tests/unit/trainer/weights > $(VENV)/processes.log 2>&1 & processes=$$!; \
+		$(BIN)/pytest tests/contract tests/property tests/unit --ignore=tests/unit/trainer/data \
+			--ignore=tests/unit/trainer/weights; first=$$?; \
 		wait $$processes; second=$$?; cat $(VENV)/processes.log; \
 		exit $$((first || second))
 
