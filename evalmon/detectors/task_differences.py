@@ -41,8 +41,7 @@ from evalmon.paired_counts import MARGIN_ACC, discordant
 from evalmon.types import Curve, Series, TaskDifference
 
 __all__ = [
-    "MACRO", "PairedItems", "compare", "examine", "is_accuracy", "left_out", "macro", "shared",
-    "summary",
+    "MACRO", "PairedItems", "examine", "is_accuracy", "macro", "shared", "summary",
 ]  # fmt: skip
 
 MACRO = "mean_without_boolq"
@@ -92,26 +91,6 @@ def shared(run: Iterable[str], reference: Iterable[str]) -> list[str]:
         else:
             chosen.setdefault(named["label"], metric)
     return sorted(chosen.values())
-
-
-def compare(
-    run: Mapping[str, Curve],
-    reference: Mapping[str, Curve],
-    at_tokens: int,
-    paired: Mapping[str, PairedItems] = _NO_ITEMS,
-) -> tuple[TaskDifference, ...]:
-    """Compare every task that both curves can be compared on: the first half of :func:`examine`."""
-    return examine(run, reference, at_tokens, paired)[0]
-
-
-def left_out(
-    run: Mapping[str, Curve],
-    reference: Mapping[str, Curve],
-    at_tokens: int,
-    paired: Mapping[str, PairedItems] = _NO_ITEMS,
-) -> tuple[str, ...]:
-    """Say which tasks :func:`compare` leaves out, and why: the second half of :func:`examine`."""
-    return examine(run, reference, at_tokens, paired)[1]
 
 
 def examine(
@@ -187,7 +166,7 @@ def macro(differences: Sequence[TaskDifference]) -> TaskDifference | None:
     narrowest interval counts. Tasks are independent, having different items.
 
     Args:
-        differences: of :func:`compare`.
+        differences: of :func:`examine`.
 
     Returns:
         The mean over those of the seven that are there, its p-value adjusted for HellaSwag being
@@ -226,7 +205,7 @@ def summary(differences: Sequence[TaskDifference]) -> str:
     speaks where the mean is neither gain nor loss. It is held to Holm's level over all tasks.
 
     Args:
-        differences: of :func:`compare`.
+        differences: of :func:`examine`.
 
     Returns:
         "" where none of the seven was compared.
