@@ -20,7 +20,7 @@ from evalmon.comparing_tasks import TaskScores
 from evalmon.config import ComparisonSettings
 from evalmon.errors import ConfigError, DataError
 from evalmon.evidence import Case, build_case
-from evalmon.run_evidence import TRAIN_METRIC, RunEvidence
+from evalmon.run_evidence import RunEvidence
 from evalmon.sources import Reading, Source
 from evalmon.types import RunCurves, Series, TaskDifference, Verdict
 from evalmon.verdict import judge
@@ -229,12 +229,10 @@ def _within(run: Source, reference: Source | None, metric: str, notes: list[str]
     if reference is None:
         return holdout
     first, last = comparison_notes.reach(run, reference, metric)
-    inside = (holdout.tokens >= first) & (holdout.tokens <= last)
-    if TRAIN_METRIC in run.curves.curves:
-        # Of train loss the windows that end at an evaluation are compared, not its tokens alone.
-        begins = np.concatenate([[-1], holdout.tokens[:-1]])
-        theirs = reference.curves.curves[metric].series.tokens
-        inside = (holdout.tokens >= first) & (holdout.tokens <= theirs[-1]) & (begins < last)
+    theirs = reference.curves.curves[metric].series.tokens
+    inside = (holdout.tokens >= first) & (holdout.tokens <= theirs[-1])
+    # Of train loss the windows that end at an evaluation are compared, not its tokens alone.
+    inside &= np.concatenate([[-1], holdout.tokens[:-1]]) < last
     if not inside.any():
         if holdout.tokens[-1] < first:  # which the verdict says
             return holdout

@@ -90,8 +90,8 @@ def unusable(series: Series) -> str:
         >>> unusable(Series("train/ce_nats", steps, steps * 10**9, np.full(10, 2.5)))
         'train/ce_nats: all 10 points are 2.5, from step 1 to 10.'
     """
-    found = [*_other_unit(series), *(() if _rose(series) else _impossible(series))]
-    found += [*_negative(series), *_standing(series)]
+    found = [*_negative(series), *_other_unit(series)]
+    found += [*(() if _rose(series) else _guessing(series)), *_standing(series)]
     return found[0] if found else ""
 
 
@@ -201,18 +201,25 @@ def _loss_faults(series: Series) -> list[str]:
 
 def _impossible(series: Series) -> list[str]:
     """Return what no trained model's loss is: negative, or at that of guessing."""
+    return [*_negative(series), *_guessing(series)]
+
+
+def _guessing(series: Series) -> list[str]:
+    """Return whether a loss still lies close to that of guessing when much was trained on."""
     metric, steps, values = series.metric, series.steps, series.values
-    found = _negative(series)
-    learned = len(values) >= _FEWEST and series.tokens[len(values) // 2] >= _LEARNED_TOKENS
+    middle = len(values) // 2
+    learned = len(values) >= _FEWEST and series.tokens[middle] >= _LEARNED_TOKENS
     if not learned or not metric.endswith("/ce_nats"):
-        return found
-    late = float(medians(values[len(values) // 2 :]))
-    if late > _GUESSING_NATS:
-        found.append(
-            f"{metric}: the median of its last half is {late:.3f} nats, close to "
-            f"guessing, from step {steps[len(values) // 2]:,}; the column is likely broken."
+        return []
+    late = float(medians(values[middle:]))
+    if late <= _GUESSING_NATS:
+        return []
+    return [
+        (
+            f"{metric}: the median of its last half is {late:.3f} nats, close to guessing, from "
+            f"step {steps[middle]:,}; the column is likely broken."
         )
-    return found
+    ]
 
 
 def _rose(series: Series) -> bool:

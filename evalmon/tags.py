@@ -151,13 +151,12 @@ _TABLE: tuple[_Entry, ...] = (
     *_downstream("length-normalized accuracy", "len_norm", _LEN_NORM, _SPACE),
     *_downstream("BPB", "bpb", _BYTES),
     *_downstream("CE loss", "ce_nats", _CHARACTERS),
-    # MaxText: z-loss within the loss; learning/lm_loss has no losses of a mixture of experts in it.
+    # MaxText: z-loss within; learning/lm_loss has no losses of a mixture of experts in it.
     _Entry("maxtext", r"learning/loss", "train/ce_nats", _WITH_Z, goes_first=True),
     _Entry("maxtext", r"learning/lm_loss", "train/ce_nats", _WITH_Z),
     _Entry("maxtext", r"learning/z_loss", "train/z_nats"),
     _Entry("maxtext", r"learning/current_learning_rate", "optim/lr"),
-    _Entry("maxtext", r"eval/avg_loss", "eval/lm/c4_en-validation/ce_nats", _WITH_Z,
-           note=_UNNAMED),
+    _Entry("maxtext", r"eval/avg_loss", "eval/lm/c4_en-validation/ce_nats", _WITH_Z, note=_UNNAMED),
     # Levanter: whether a z-loss is in it is a setting that the name does not tell.
     _Entry("levanter", r"train/loss", "train/ce_nats"),
     _Entry("levanter", r"optim/learning_rate", "optim/lr"),

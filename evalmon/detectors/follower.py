@@ -80,15 +80,8 @@ class Follower:
         self._parts.append(part)
         points, reason = measuring.join(self._parts, self._noise), part.reason
         self._noise = points.noise
-        if (
-            inputs.joins
-            and len(points)
-            and reason
-            in (
-                measuring.UNREACHED,
-                measuring.UNMARKED,
-            )
-        ):
+        waits = reason in (measuring.UNREACHED, measuring.UNMARKED)
+        if inputs.joins and len(points) and waits:
             reason = ""
         uncovered = np.concatenate([item.uncovered for item in self._parts])
         reason = reason or unmatched_drop.baseline_missing(

@@ -10,7 +10,7 @@ import pytest
 
 from evalmon.errors import CheckpointError, DataError
 from evalmon.types import RunDescription
-from trainer.config import TrainSettings
+from tests.unit.trainer import loop_runs
 from trainer.continuation import progress_at
 from trainer.data.index import TokenFolder
 from trainer.progress import Progress, last_committed
@@ -18,18 +18,7 @@ from trainer.rundir import Run, create_run, open_run
 
 MakeFolder = Callable[..., TokenFolder]
 
-SETTINGS = TrainSettings(
-    preset="olmo3-1m",
-    steps=12,
-    batch_instances=4,
-    sequence_length=8,
-    hosts=2,
-    loader="batch_strided",
-    seed=1,
-    checkpoint_every=2,
-    learning_rate=0.01,
-    warmup_steps=1,
-)
+SETTINGS = replace(loop_runs.SETTINGS, steps=12)
 
 
 @pytest.fixture

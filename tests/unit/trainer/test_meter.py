@@ -5,26 +5,13 @@ from typing import Any
 import jax.numpy as jnp
 import pytest
 
-from trainer.config import TrainSettings
+from tests.unit.trainer.loop_runs import SETTINGS
 from trainer.data.index import TokenFolder
 from trainer.flops import Peak
 from trainer.meter import Meter
 from trainer.rundir import Run, create_run
 from trainer.schedule import Linear
 from trainer.update import Measures
-
-SETTINGS = TrainSettings(
-    preset="olmo3-1m",
-    steps=6,
-    batch_instances=4,
-    sequence_length=8,
-    hosts=2,
-    loader="batch_strided",
-    seed=1,
-    checkpoint_every=2,
-    learning_rate=0.01,
-    warmup_steps=1,
-)
 
 
 @pytest.fixture
